@@ -1,0 +1,58 @@
+// What a rank shares with its peers on the GPUs: one arena of cudaMalloc memory (flags, epochs,
+// abort word, two all-reduce inputs), exported once by CUDA IPC through the control segment's
+// exchange. World size 1 works without peers.
+// Never pool or VMM memory: CUDA IPC cannot export it. Never NVLink multicast.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "harness/backend.h"
+#include "harness/cuda/handles.h"
+#include "harness/cuda/nccl_communicator.h"
+#include "kernels/all_reduce.h"
+
+namespace tpjitter {
+
+class Communicator {
+ public:
+  // Collective: exchanges the arenas. Throws RunError naming a pair without peer access.
+  explicit Communicator(const RankContext& context);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  // This rank's input of an all-reduce with that ordinal, kMaxAllReduceBytes.
+  void* input(int ordinal) const;
+  kernels::SpinGuard guard() const;
+  // `output` local memory; `ring` without stamps takes the unstamped kernel.
+  kernels::AllReduceArgs one_shot_args(int ordinal, std::int64_t bytes, void* output,
+                                       const kernels::StampRing& ring) const;
+
+  // Collective at its first call.
+  NcclCommunicator& nccl();
+
+  // Tells the kernels of this rank to drain, while they run. Throws nothing.
+  void abort_kernels() noexcept;
+  // The kernels gave up: throws, naming the peer that was waited for where this rank knows it.
+  // step -1: not in a step.
+  [[noreturn]] void throw_fault(std::int64_t step, const char* what) const;
+  // Reads the abort word; between blocks, the stream empty. Throws as throw_fault.
+  void check_fault(std::int64_t step, const char* what) const;
+
+ private:
+  struct Arena;  // offsets of its parts; see the .cpp file
+  std::byte* arena(int rank) const;
+
+  RankContext context_;
+  std::int64_t deadline_ns_;
+  DeviceBuffer<std::byte> own_;
+  std::vector<PeerMapping> peers_;  // by rank; own: empty
+  PinnedBuffer<kernels::DeviceFault> fault_;
+  PinnedBuffer<std::uint32_t> one_;  // source of the host's store to the abort word
+  Stream abort_stream_;
+  std::unique_ptr<NcclCommunicator> nccl_;
+};
+
+}  // namespace tpjitter

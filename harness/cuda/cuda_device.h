@@ -1,0 +1,89 @@
+// The device side of a step (harness/step.h) on a GPU: each call is the least that its stage needs.
+// None allocates, locks, logs or throws but when the run fails: a launch's status is kept, and the
+// first bad one is thrown by the wait that follows.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "harness/clock.h"
+#include "harness/cuda/communicator.h"
+#include "harness/cuda/cuda_case.h"
+#include "harness/cuda/handles.h"
+#include "kernels/metadata_fused.h"
+#include "kernels/tensor_allocator.h"
+#include "kernels/tensor_ops_cuda.h"
+
+namespace tpjitter {
+
+enum class CudaPath { kAten, kFused, kFusedInGraph };
+CudaPath cuda_path(const CaseConfig& config);
+
+// The op-by-op path's operations, each with the extra host cost that a scenario asks for.
+class CostedTensorOps final : public kernels::CudaTensorOps {
+ public:
+  CostedTensorOps(kernels::TensorAllocator& allocator, cudaStream_t stream, void* pinned_scalar,
+                  std::int64_t op_overhead_ns)
+      : CudaTensorOps(allocator, stream, pinned_scalar), op_overhead_ns_(op_overhead_ns) {}
+
+ protected:
+  void on_call(const char*) override {
+    if (op_overhead_ns_ > 0) spin_until_ns(now_ns() + op_overhead_ns_);
+  }
+
+ private:
+  std::int64_t op_overhead_ns_;
+};
+
+class CudaDevice {
+ public:
+  CudaDevice(const RankContext& context, Communicator& communicator, CudaCase& c,
+             cudaStream_t stream);
+
+  // The stages of harness/step.h.
+  void wait_accept(std::int64_t step);
+  void copy_inputs(int phase);
+  void rebuild_metadata(int phase);
+  void launch_graph(int phase);
+  void stage_inputs(std::int64_t step);
+
+  void set_graph(cudaGraphExec_t exec) { exec_ = exec; }
+  // One rebuild of the given path on the stream, eager; for the checks before timing.
+  void rebuild_with(CudaPath path);
+  // Makes every temporary that the op-by-op path can need at any length of the batch.
+  void warm_temporaries();
+  std::int64_t allocations() const { return allocator_.source_calls(); }
+
+  // The first bad status of a launch, if any; throws CudaError.
+  void check_status() const;
+  std::int64_t wait_deadline_ns() const { return wait_deadline_ns_; }
+  std::int64_t steps_launched() const { return next_step_; }
+
+ private:
+  void keep(int status) {
+    if (status_ == cudaSuccess) status_ = status;
+  }
+  void enqueue_accept_copy();
+
+  const RankContext& context_;
+  Communicator& communicator_;
+  CudaCase& case_;
+  cudaStream_t stream_;
+  CudaPath path_;
+  bool mapped_flag_;
+  std::int64_t wait_deadline_ns_;
+  cudaGraphExec_t exec_ = nullptr;
+  Event accept_;
+  ServingState live_;
+  kernels::StepInputsArgs step_inputs_;
+  kernels::FusedMetadataLaunch fused_;
+  kernels::AtenMetadataArgs aten_;
+  PinnedBuffer<std::int64_t> scalar_{1};
+  kernels::TensorAllocator allocator_;
+  CostedTensorOps ops_;
+  std::int64_t next_step_ = 0;  // to launch
+  int status_ = cudaSuccess;    // cudaError_t
+};
+
+}  // namespace tpjitter

@@ -1,0 +1,56 @@
+#include "harness/cuda/graphs.h"
+
+#include "kernels/metadata_fused.h"
+
+namespace tpjitter {
+namespace {
+
+// Attention, all-reduce, load, all-reduce.
+constexpr std::int64_t kNodesOfALayer = 4;
+
+}  // namespace
+
+void enqueue_all_reduce(const std::string& kind, Communicator& communicator, int ordinal,
+                        std::int64_t bytes, const void* nccl_input, void* output,
+                        const kernels::StampRing& ring, bool bracket, cudaStream_t stream) {
+  if (kind == "one_shot_pull") {
+    check_cuda(kernels::launch_one_shot_pull(
+        communicator.one_shot_args(ordinal, bytes, output, ring), stream));
+    return;
+  }
+  kernels::StampArgs stamp{ring, kernels::StampPoint::kAllReduceBegin, ordinal};
+  if (bracket) check_cuda(kernels::launch_stamp(stamp, stream));
+  communicator.nccl().all_reduce(nccl_input, output, bytes / 2, stream);
+  stamp.point = kernels::StampPoint::kAllReduceEnd;
+  if (bracket) check_cuda(kernels::launch_stamp(stamp, stream));
+}
+
+GraphExec capture_body(const CudaCase& c, std::int32_t captured, const RankContext& context,
+                       Communicator& communicator, cudaStream_t stream) {
+  const kernels::DecodeBodyArgs body = c.body_args(captured, context, communicator);
+  const kernels::StampRing ring = c.ring();
+  const auto all_reduce = [&](int ordinal) {
+    // Brackets cost two nodes: the first all-reduce of a graph only, which the row reports.
+    enqueue_all_reduce(c.config.all_reduce, communicator, ordinal, c.all_reduce_bytes(captured),
+                       body.inputs[ordinal % 2], c.reduced.data(), ring, ordinal == 0, stream);
+  };
+  return capture_graph(stream, [&] {
+    if (c.config.path == "fused_in_graph") {
+      check_cuda(kernels::launch_stamp({ring, kernels::StampPoint::kGraphBegin, 0}, stream));
+      check_cuda(kernels::launch_fused_metadata(c.metadata_args(captured, true), stream));
+    }
+    for (int layer = 0; layer < c.config.layers; ++layer) {
+      check_cuda(kernels::launch_attention(body, layer, stream));
+      all_reduce(layer * kernels::kAllReducesPerLayer);
+      check_cuda(kernels::launch_load(body, layer, stream));
+      all_reduce(layer * kernels::kAllReducesPerLayer + 1);
+      for (std::int64_t node = kNodesOfALayer; node < c.config.nodes_per_layer; ++node) {
+        check_cuda(kernels::launch_empty_node(stream));
+      }
+    }
+    check_cuda(kernels::launch_head(body, stream));
+    check_cuda(kernels::launch_accept(c.accept_args(captured, communicator), stream));
+  });
+}
+
+}  // namespace tpjitter

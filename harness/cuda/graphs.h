@@ -1,0 +1,47 @@
+// Captured graphs: the decode body of a case at one batch size, and the small ones of controls and
+// checks. A capture enqueues on the given stream; nothing runs until the graph is launched.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "harness/cuda/communicator.h"
+#include "harness/cuda/cuda_case.h"
+#include "harness/cuda/handles.h"
+
+namespace tpjitter {
+
+// What `enqueue` puts on the stream as an instantiated and uploaded graph.
+template <class Enqueue>
+GraphExec capture_graph(cudaStream_t stream, Enqueue enqueue) {
+  // Thread-local: NCCL's threads may call the runtime meanwhile.
+  check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  cudaGraph_t captured = nullptr;
+  try {
+    enqueue();
+  } catch (...) {
+    cudaStreamEndCapture(stream, &captured);
+    const Graph ended(captured);
+    throw;
+  }
+  check_cuda(cudaStreamEndCapture(stream, &captured));
+  const Graph graph(captured);
+  cudaGraphExec_t exec = nullptr;
+  check_cuda(cudaGraphInstantiate(&exec, graph.get(), 0));
+  GraphExec owner(exec);
+  check_cuda(cudaGraphUpload(exec, stream));
+  return owner;
+}
+
+// The whole body of a step at a captured batch size, with the metadata kernel first when the path
+// is in the graph.
+GraphExec capture_body(const CudaCase& c, std::int32_t captured, const RankContext& context,
+                       Communicator& communicator, cudaStream_t stream);
+
+// One all-reduce of the case's kind on the stream. nccl is bracketed by stamp nodes when `bracket`.
+void enqueue_all_reduce(const std::string& kind, Communicator& communicator, int ordinal,
+                        std::int64_t bytes, const void* nccl_input, void* output,
+                        const kernels::StampRing& ring, bool bracket, cudaStream_t stream);
+
+}  // namespace tpjitter

@@ -1,0 +1,98 @@
+// The host backend's device: a modelled timeline on the real host clock. An operation starts at the
+// later of its enqueue and the device being free; the first all-reduce of a graph ends at the last
+// rank's arrival plus flight and transfer. Ranks exchange real arrivals through the shared segment,
+// so launch skew between real processes becomes wait in the model exactly, and nothing else does.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "harness/backend.h"
+#include "harness/contract/run_info.h"
+#include "harness/control.h"
+
+namespace tpjitter {
+
+// Constants in ns. Orders of magnitude of an H200 node (launch costs, node time, all-reduce of a
+// few KiB as published with 2 x H200, 2026-11); they stand in each run.json. A model, not a claim.
+struct DeviceModel {
+  std::int64_t kernel_launch_host_ns = 4200;  // host time of one kernel launch
+  std::int64_t copy_launch_host_ns = 4200;    // host time of one asynchronous copy
+  std::int64_t graph_launch_host_ns = 2200;   // host time of a graph launch, and per 1000 nodes:
+  std::int64_t graph_launch_host_per_1000_nodes_ns = 1300;
+  std::int64_t kernel_ns = 1200;           // device time of a small kernel or copy
+  std::int64_t metadata_kernel_ns = 2000;  // the fused rebuild
+  std::int64_t attention_ns = 2000;        // the attention stand-in of one layer
+  std::int64_t filler_node_ns = 500;
+  std::int64_t flight_ns = 1800;        // flag of the last rank to reach the others
+  std::int64_t transfer_base_ns = 900;  // reduction after the last flag, and per byte:
+  std::int64_t transfer_bytes_per_us = 200'000;
+  std::int64_t accept_ns = 1500;
+
+  std::int64_t transfer_ns(std::int64_t bytes) const {
+    return transfer_base_ns + bytes * 1000 / transfer_bytes_per_us;
+  }
+  Json to_json() const;
+};
+
+// A captured graph, reduced to what the timeline needs.
+struct ModelledGraph {
+  std::int64_t host_ns = 0;      // of its launch
+  std::int64_t lead_ns = 0;      // graph begin to this rank's first all-reduce
+  std::int64_t transfer_ns = 0;  // of one all-reduce
+  std::int64_t rest_ns = 0;      // end of the first all-reduce to graph end
+  std::int32_t all_reduces = 0;
+};
+
+// Device stamps of one graph replay.
+struct ModelledReplay {
+  std::int64_t begin_ns = 0, end_ns = 0;
+  std::int64_t own_ns = 0, last_seen_ns = 0, all_reduce_end_ns = 0;
+  std::int32_t last_peer = -1;
+};
+
+class ModelledDevice {
+ public:
+  ModelledDevice(const RankContext& context, const DeviceModel& model);
+
+  // Each costs host time (a busy wait) and enqueues device time.
+  void launch_kernel(std::int64_t device_ns);
+  void copy_async();
+  void launch_graph(const ModelledGraph& graph);
+
+  // Works the timeline off up to everything enqueued, waiting for other ranks' arrivals, then waits
+  // until the modelled end has passed. Throws TimeoutError naming the peer, RunError on abort.
+  void synchronize();
+
+  // Graph launches so far, and the replay of launch `n`; the last kHistory are kept.
+  std::int64_t graph_launches() const { return graph_launches_; }
+  const ModelledReplay& replay(std::int64_t n) const { return history_[n % kHistory]; }
+  static constexpr int kHistory = 4096;
+
+  const DeviceModel& model() const { return model_; }
+
+ private:
+  struct Operation {
+    std::int64_t enqueue_ns = 0;
+    std::int64_t device_ns = 0;  // plain operations
+    std::int64_t graph_ordinal = -1;
+    ModelledGraph graph;
+  };
+  static constexpr int kQueue = 1024;  // operations between two synchronisations
+
+  void enqueue(const Operation& operation);
+  void resolve();
+  void resolve_graph(const Operation& operation);
+  std::int64_t peer_arrival(int peer, std::int64_t ordinal);
+
+  RankContext context_;
+  DeviceModel model_;
+  std::int64_t deadline_ns_;
+  std::int64_t free_ns_ = 0;  // the device is idle from here on
+  std::int64_t graph_launches_ = 0;
+  std::array<Operation, kQueue> queue_;
+  int queued_ = 0;
+  std::array<ModelledReplay, kHistory> history_;
+};
+
+}  // namespace tpjitter

@@ -1,0 +1,49 @@
+// The op-by-op path's operations on the modelled device: real dispatch code, views and allocator;
+// each kernel and copy costs the model's host and device time and computes nothing.
+#pragma once
+
+#include "harness/host/modelled_device.h"
+#include "kernels/tensor_ops.h"
+
+namespace tpjitter {
+
+class ModelledTensorOps final : public kernels::TensorOps {
+ public:
+  ModelledTensorOps(kernels::TensorAllocator& allocator, ModelledDevice& device,
+                    std::int64_t op_overhead_ns)
+      : TensorOps(allocator), device_(device), op_overhead_ns_(op_overhead_ns) {}
+
+ protected:
+  using Tensor = kernels::Tensor;
+  // The extra host cost per dispatcher call that a scenario asks for.
+  void on_call(const char*) override {
+    if (op_overhead_ns_ > 0) spin_until_ns(now_ns() + op_overhead_ns_);
+  }
+  void run_convert(const Tensor&, const Tensor&) override { kernel(); }
+  void run_add(const Tensor&, const Tensor&, std::int64_t) override { kernel(); }
+  void run_floor_divide(const Tensor&, const Tensor&, std::int64_t) override { kernel(); }
+  void run_arange(const Tensor&, std::int64_t, std::int64_t) override { kernel(); }
+  void run_zero(const Tensor&) override { kernel(); }
+  void run_max(const Tensor&, const Tensor&) override { kernel(); }
+  void run_gather(const Tensor&, const Tensor&, const Tensor&, const Tensor*) override { kernel(); }
+  std::size_t scan_temporary_bytes(std::int64_t, kernels::IntType) override { return 512; }
+  void run_scan(const Tensor&, const Tensor&, void*, std::size_t) override {
+    kernel();
+    kernel();
+  }
+  void run_page_table(const kernels::PageTableArgs&) override { kernel(); }
+  void run_copy(const Tensor&, const Tensor&) override { device_.copy_async(); }
+  std::int64_t read_scalar(const Tensor&) override {
+    device_.copy_async();
+    device_.synchronize();
+    return 0;
+  }
+
+ private:
+  void kernel() { device_.launch_kernel(device_.model().kernel_ns); }
+
+  ModelledDevice& device_;
+  std::int64_t op_overhead_ns_;
+};
+
+}  // namespace tpjitter

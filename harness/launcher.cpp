@@ -1,0 +1,227 @@
+#include "harness/launcher.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "harness/clock.h"
+#include "harness/contract/error.h"
+#include "harness/environment.h"
+#include "harness/plan.h"
+#include "harness/rank_result.h"
+#include "harness/recorder.h"
+#include "harness/supervisor.h"
+
+namespace tpjitter {
+namespace {
+
+// SIGINT and SIGTERM as a descriptor, for as long as the run lasts.
+class SignalFd {
+ public:
+  SignalFd() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigprocmask(SIG_BLOCK, &set, &before_);
+    fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  }
+  ~SignalFd() {
+    close(fd_);
+    sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SignalFd(const SignalFd&) = delete;
+  SignalFd& operator=(const SignalFd&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  sigset_t before_{};
+  int fd_ = -1;
+};
+
+// Progress with time left, on stderr; rewritten in place on a terminal, sparse otherwise.
+class Progress {
+ public:
+  Progress(const std::string& name, std::int64_t total_rows, bool quiet)
+      : name_(name), total_(total_rows), quiet_(quiet), terminal_(isatty(2) != 0) {}
+
+  void show(std::int64_t rows) {
+    if (quiet_) return;
+    const std::int64_t now = now_ns();
+    if (!terminal_ && now - last_ < 2'000'000'000) return;
+    last_ = now;
+    const double share = total_ > 0 ? static_cast<double>(rows) / static_cast<double>(total_) : 0;
+    const double elapsed = static_cast<double>(now - start_) * 1e-9;
+    const std::string left =
+        share > 0.02 ? fmt::format("{:.0f} s left", elapsed / share - elapsed) : "starting";
+    fmt::print(stderr, "{}{}: {:3.0f} % of {} steps a rank, {}{}", terminal_ ? "\r" : "", name_,
+               share * 100, total_, left, terminal_ ? "   " : "\n");
+    std::fflush(stderr);
+    shown_ = true;
+  }
+  ~Progress() {
+    if (shown_ && terminal_) fmt::print(stderr, "\n");
+  }
+
+ private:
+  std::string name_;
+  std::int64_t total_;
+  bool quiet_, terminal_, shown_ = false;
+  std::int64_t start_ = now_ns();
+  std::int64_t last_ = 0;
+};
+
+class Launcher {
+ public:
+  Launcher(Scenario scenario, const RunOptions& options)
+      : options_(options), scenario_(std::move(scenario)) {
+    if (options.world_size) scenario_.world_size = *options.world_size;
+    if (options.launches) scenario_.launches = *options.launches;
+    plan_ = make_plan(scenario_, find_backend(options.backend), options.case_glob);
+  }
+
+  RunOutcome run() {
+    prepare_run_directory(options_.out, options_.overwrite);
+    describe_run();
+    write_run_json(options_.out, info_);
+    const SignalFd signals;
+    try {
+      recorder_ = std::make_unique<Recorder>(options_.out, plan_.world_size,
+                                             plan_.rows_per_launch() * plan_.launches);
+      Progress progress(scenario_.name, plan_.rows_per_launch() * plan_.launches, options_.quiet);
+      for (int launch = 0; launch < plan_.launches && failure_.empty(); ++launch) {
+        run_launch(launch, progress, signals.fd());
+      }
+      recorder_->finish();
+    } catch (const Error& error) {
+      failure_ = error.what();
+    }
+    info_.status = failure_.empty() ? "complete" : "incomplete";
+    if (!failure_.empty()) info_.status_reason = failure_;
+    for (RunRank& rank : info_.ranks) {
+      if (recorder_ != nullptr) rank.rows = recorder_->rows(rank.rank);
+    }
+    write_run_json(options_.out, info_);
+    return {failure_.empty(), failure_};
+  }
+
+ private:
+  void describe_run() {
+    info_.backend = plan_.backend->name;
+    info_.world_size = plan_.world_size;
+    info_.scenario_name = scenario_.name;
+    info_.scenario_file = scenario_.file;
+    info_.summary = scenario_.summary;
+    info_.source = scenario_.source;
+    info_.overrides = scenario_.overrides;
+    info_.command = options_.command;
+    info_.seed = plan_.seed;
+    info_.status_reason = "the run has not ended, or its launcher was killed";
+    for (int i = 0; i < static_cast<int>(plan_.cases.size()); ++i) {
+      const PlannedCase& planned = plan_.cases[i];
+      RunCase& c = info_.cases.emplace_back();
+      c.index = i;
+      c.name = planned.name;
+      c.path = planned.config.path;
+      c.values = case_to_json(planned.config);
+      if (!planned.skip_reason.empty()) c.skip_reason = planned.skip_reason;
+    }
+    for (int k = 0; k < plan_.world_size; ++k) info_.ranks.emplace_back().rank = k;
+    info_.environment = read_environment();
+    info_.versions = build_versions();
+    info_.git_revision = git_revision();
+    info_.warnings = environment_warnings(info_.environment, plan_.world_size);
+    plan_.backend->describe(info_.environment, info_.versions);
+    info_.model = plan_.backend->model();
+    info_.clock["pairs"] = Json::array();
+    info_.overhead["ranks"] = Json::array();
+    info_.clock["host_gpu_bound_ns"] = nullptr;
+    info_.clock["gpu_gpu_bound_ns"] = nullptr;
+    if (info_.backend == "host") {
+      info_.clock["host_gpu_bound_ns"] = 0;
+      info_.clock["gpu_gpu_bound_ns"] = 0;
+      info_.clock["reason"] = "the modelled device keeps the host's clock";
+    } else {
+      info_.clock["reason"] =
+          "GPU clocks are not aligned in this version: figures that need one "
+          "clock for two GPUs are null";
+    }
+  }
+
+  void run_launch(int launch, Progress& progress, int signal_fd) {
+    RankPlan rank_plan;
+    rank_plan.backend = plan_.backend->name;
+    rank_plan.launch = launch;
+    rank_plan.order = plan_.order(launch);
+    for (const PlannedCase& c : plan_.cases) rank_plan.cases.push_back(c.config);
+    ControlSegment control =
+        ControlSegment::create(plan_.world_size, launch, plan_.rows_per_block(),
+                               rank_plan_to_text(rank_plan), options_.deadline_scale);
+    info_.launches.push_back({launch, rank_plan.order, "incomplete"});
+
+    std::vector<std::string> names;
+    for (const PlannedCase& c : plan_.cases) names.push_back(c.name);
+    LaunchOutcome outcome;
+    {
+      Supervisor supervisor(
+          control, *recorder_, names, [&](std::int64_t rows) { progress.show(rows); }, signal_fd);
+      outcome = supervisor.run();
+    }
+    take_results(control, outcome);
+    if (outcome.failure) {
+      failure_ = *outcome.failure;
+    } else {
+      info_.launches.back().status = "complete";
+    }
+    write_run_json(options_.out, info_);
+  }
+
+  void take_results(ControlSegment& control, const LaunchOutcome& outcome) {
+    for (int k = 0; k < plan_.world_size; ++k) {
+      const RankSlot& slot = control.rank(k);
+      RunRank& rank = info_.ranks[k];
+      rank.device = slot.device;
+      rank.uuid = slot.uuid;
+      if (slot.cpu >= 0) rank.cpu = slot.cpu;
+      if (slot.numa_node >= 0) rank.numa_node = slot.numa_node;
+      rank.status = outcome.ranks[k].status;
+      rank.ended_at = outcome.ranks[k].ended_at;
+      const std::int64_t bytes = slot.result_bytes.load(std::memory_order_acquire);
+      if (bytes == 0) continue;
+      const RankResult result =
+          RankResult::from_text({control.result(k).data(), static_cast<std::size_t>(bytes)});
+      for (const auto& [index, checked] : result.cases) {
+        RunCase& c = info_.cases[index];
+        c.bit_equal = c.bit_equal.value_or(true) && checked.checks.bit_equal;
+        c.steps_checked += checked.checks.steps_checked;
+        c.checksum_failures += checked.checks.checksum_failures;
+        c.operations = checked.operations;
+      }
+      info_.controls.insert(info_.controls.end(), result.controls.begin(), result.controls.end());
+      for (const Json& pair : result.clock_pairs) info_.clock["pairs"].push_back(pair);
+      Json overhead = result.overhead;
+      overhead["launch"] = control.header().launch;
+      overhead["rank"] = k;
+      info_.overhead["ranks"].push_back(overhead);
+    }
+  }
+
+  RunOptions options_;
+  Scenario scenario_;
+  Plan plan_;
+  RunInfo info_;
+  std::unique_ptr<Recorder> recorder_;
+  std::string failure_;
+};
+
+}  // namespace
+
+RunOutcome run_scenario(Scenario scenario, const RunOptions& options) {
+  return Launcher(std::move(scenario), options).run();
+}
+
+}  // namespace tpjitter

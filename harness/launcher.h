@@ -1,0 +1,33 @@
+// `tpjitter run`: from a scenario to a run directory.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/contract/scenario.h"
+
+namespace tpjitter {
+
+struct RunOptions {
+  std::string backend = "auto";
+  std::filesystem::path out;  // the run directory
+  bool overwrite = false;
+  std::optional<int> world_size;  // replaces the scenario's
+  std::optional<int> launches;    // replaces the scenario's
+  std::string case_glob;          // empty: all cases
+  bool quiet = false;             // no progress on stderr
+  double deadline_scale = 1.0;
+  std::vector<std::string> command;  // argv, recorded
+};
+
+struct RunOutcome {
+  bool complete = false;
+  std::string reason;  // when it is not: one line
+};
+
+// Throws ConfigError before anything is written, RunError when nothing could be recorded.
+RunOutcome run_scenario(Scenario scenario, const RunOptions& options);
+
+}  // namespace tpjitter

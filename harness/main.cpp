@@ -1,0 +1,159 @@
+// The program. Parses flags, calls a command, catches once, turns errors into exit codes.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "harness/commands.h"
+#include "harness/contract/error.h"
+#include "harness/list_ops.h"
+#include "harness/rank.h"
+#include "reports/metrics.h"
+#include "reports/report.h"
+
+namespace {
+
+using namespace tpjitter;
+
+int report_command(const std::vector<std::filesystem::path>& runs, const std::string& format,
+                   const std::filesystem::path& output) {
+  if (output.empty()) {
+    const int exit_code = report(runs, format, std::cout);
+    std::cout.flush();
+    return exit_code;
+  }
+  std::ostringstream text;
+  const int exit_code = report(runs, format, text);
+  std::ofstream file(output, std::ios::binary);
+  file << text.str();
+  file.close();
+  if (!file) throw ConfigError(fmt::format("-o {}: cannot be written", output.string()));
+  return exit_code;
+}
+
+Json list_metrics() {
+  Json list = Json::array();
+  for (const Metric& metric : metrics()) {
+    list.push_back({{"name", metric.key}, {"unit", metric.unit}, {"summary", metric.summary}});
+  }
+  return list;
+}
+
+int parse_and_run(int argc, char** argv) {
+  CLI::App app{"tpjitter measures how far apart tensor-parallel ranks launch, and what it costs"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", TPJITTER_VERSION);
+  int exit_code = kExitPass;
+
+  RunRequest request;
+  request.options.command.assign(argv, argv + argc);
+  CLI::App* run = app.add_subcommand("run", "Measure a scenario and print its report");
+  run->add_option("scenario", request.scenarios, "Scenario file(s), TOML")->required();
+  run->add_option("--backend", request.options.backend, "auto, cuda or host")
+      ->capture_default_str();
+  run->add_option("--world-size", request.options.world_size, "Ranks, in place of the scenario's")
+      ->check(CLI::Range(1, 128));
+  run->add_option("--out", request.options.out,
+                  "Run directory; several scenarios: one below it each (default: runs/NAME-TIME)")
+      ->envname("TPJITTER_OUT");
+  run->add_flag("--overwrite", request.options.overwrite, "Replace the run that --out holds");
+  run->add_option("--set", request.overrides, "KEY=VALUE in place of the scenario's, repeatable")
+      ->allow_extra_args(false);
+  run->add_option("--case", request.options.case_glob, "Only cases whose name matches the pattern");
+  run->add_option("--launches", request.options.launches, "Process launches")
+      ->check(CLI::Range(1, 1000));
+  run->add_flag("--quiet", request.options.quiet, "No progress on stderr")
+      ->envname("TPJITTER_QUIET");
+  run->add_option("--deadline-scale", request.options.deadline_scale,
+                  "Stretches every deadline, for sanitizer builds")
+      ->check(CLI::Range(0.01, 1000.0));
+  run->callback([&] {
+    exit_code = run_command(request, [](const std::filesystem::path& directory) {
+      return report_command({directory}, "text", {});
+    });
+  });
+
+  std::string plan_file;
+  CLI::App* plan = app.add_subcommand("plan", "The cases a run would take, and for how long");
+  plan->add_option("scenario", plan_file, "Scenario file, TOML")->required();
+  plan->add_option("--backend", request.options.backend, "auto, cuda or host");
+  plan->add_option("--world-size", request.options.world_size, "Ranks, in place of the scenario's")
+      ->check(CLI::Range(1, 128));
+  plan->add_option("--set", request.overrides, "KEY=VALUE, repeatable")->allow_extra_args(false);
+  plan->callback([&] {
+    exit_code = plan_command(plan_file, request.overrides, request.options.backend,
+                             request.options.world_size);
+  });
+
+  std::string what;
+  bool json = false;
+  CLI::App* list = app.add_subcommand("list", "What there is: scenarios, paths, ops, metrics");
+  list->add_option("what", what)
+      ->required()
+      ->check(CLI::IsMember({"scenarios", "paths", "ops", "metrics"}));
+  list->add_flag("--json", json, "As JSON");
+  std::string ops_path, ops_phase;
+  bool ops_swa = false;
+  list->add_option("--path", ops_path, "Metadata path, for `list ops`");
+  list->add_option("--phase", ops_phase, "Serving phase, for `list ops`");
+  list->add_flag("--swa", ops_swa, "With sliding-window attention, for `list ops`");
+  list->callback([&] {
+    if (what == "ops") {
+      exit_code = print_ops(list_ops(ops_path, ops_phase, ops_swa), json);
+      return;
+    }
+    if (!ops_path.empty() || !ops_phase.empty() || ops_swa) {
+      throw ConfigError(fmt::format("list {}: --path, --phase and --swa go with `ops`", what));
+    }
+    exit_code = print_list(what == "scenarios" ? list_scenarios()
+                           : what == "paths"   ? list_paths()
+                                               : list_metrics(),
+                           json);
+  });
+
+  std::vector<std::filesystem::path> runs;
+  std::string format = "text";
+  std::filesystem::path output;
+  CLI::App* report = app.add_subcommand("report", "Report on run directories");
+  report->add_option("run", runs, "Run directory or directories")->required();
+  report->add_option("--format", format, "text, md or json")
+      ->envname("TPJITTER_FORMAT")
+      ->capture_default_str();
+  report->add_option("-o", output, "File to write, in place of stdout");
+  report->callback([&] { exit_code = report_command(runs, format, output); });
+
+  int control_fd = -1;
+  int rank = -1;
+  CLI::App* rank_process = app.add_subcommand("rank", "A rank process; started by `run`");
+  rank_process->group("");
+  rank_process->add_option("--control-fd", control_fd)->required();
+  rank_process->add_option("--rank", rank)->required();
+  rank_process->callback([&] { exit_code = rank_main(control_fd, rank); });
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? kExitPass : kExitUsage;
+  }
+  return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return parse_and_run(argc, argv);
+  } catch (const tpjitter::Error& error) {
+    fmt::print(stderr, "tpjitter: {}\n", error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tpjitter: internal error: {}\n", error.what());
+    return tpjitter::kExitRunFailed;
+  }
+}

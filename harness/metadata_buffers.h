@@ -1,0 +1,38 @@
+// Host memory for one step's metadata: the arguments of a rebuild over a ServingState, with outputs
+// of the captured shape. What the checker and the host backend compute into.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "harness/contract/scenario.h"
+#include "harness/serving_state.h"
+#include "kernels/decode_body.h"
+#include "kernels/decode_metadata.h"
+
+namespace tpjitter {
+
+kernels::DecodeBodyShape body_shape(const CaseConfig& config, int world_size);
+
+class MetadataBuffers {
+ public:
+  explicit MetadataBuffers(const ServingShape& shape, kernels::PageColumns columns);
+
+  // Arguments over the state's current inputs; pointers into this object and the state.
+  kernels::DecodeMetadataArgs args(const ServingState& state, const StepInputs& inputs);
+  void poison();  // outputs get a value no path writes
+
+  // Describes the first promised value in which the two differ; empty when none does.
+  // Live columns only: the rest may differ between paths.
+  static std::string difference(const kernels::DecodeMetadataArgs& got,
+                                const kernels::DecodeMetadataArgs& expected);
+
+ private:
+  ServingShape shape_;
+  kernels::PageColumns columns_;
+  std::vector<std::int32_t> cache_seqlens_, cu_seqlens_k_, cu_seqlens_q_, page_table_,
+      swa_page_table_;
+  std::vector<std::int64_t> swa_out_cache_loc_;
+};
+
+}  // namespace tpjitter

@@ -1,0 +1,28 @@
+// The table of metadata paths: names and what each costs the host, for `list` and the README.
+// Add a path: a row here, its name in the scenario field table, its work in the backends.
+#pragma once
+
+#include <span>
+
+namespace tpjitter {
+
+struct MetadataPath {
+  const char* name;
+  const char* summary;
+  const char* source;     // what it reproduces
+  const char* host_work;  // of one rebuild in normal decode
+};
+
+inline std::span<const MetadataPath> metadata_paths() {
+  static constexpr MetadataPath kPaths[] = {
+      {"aten", "op by op, the way engines did it before it was fused",
+       "SGLang trtllm_mha backend, _apply_cuda_graph_metadata",
+       "7 kernel launches and 2 copies, with SWA 14 and 3"},
+      {"fused", "one kernel launch, eager", "SGLang trtllm_mha_graph_metadata", "1 kernel launch"},
+      {"fused_in_graph", "the same kernel as the captured graph's first node",
+       "SGLang trtllm_mha_graph_metadata, in-graph hook", "none"},
+  };
+  return kPaths;
+}
+
+}  // namespace tpjitter

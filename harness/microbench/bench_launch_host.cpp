@@ -1,0 +1,7 @@
+#include "harness/microbench/bench_launch.h"
+
+namespace tpjitter {
+
+std::string register_gpu_launch_benchmarks() { return "none: built without CUDA"; }
+
+}  // namespace tpjitter

@@ -1,0 +1,296 @@
+// bench_metadata: what one metadata rebuild costs, op by op (aten) and in one launch (fused).
+//   dispatch/<path>/<shape>  host time of one rebuild, no synchronisation inside
+//   gpu_cold/<path>/<shape>  GPU time of one rebuild in a graph of 20 with disjoint inputs, L2
+//   emptied gpu_warm/<path>/<shape>  the same without emptying L2
+// Each GPU row times a bare gather with the same accesses in turn (floor_us, ratio_to_floor), each
+// dispatch row an empty kernel's launch. Without a GPU it lists its benchmarks and exits 77 instead
+// of running them.
+#include <benchmark/benchmark.h>
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "harness/microbench/bench_metadata_inputs.h"
+#include "kernels/metadata_floor.h"
+#include "kernels/metadata_fused.h"
+#include "kernels/tensor_ops_cuda.h"
+
+namespace tpjitter::bench {
+namespace {
+
+using kernels::PageColumns;
+using kernels::QueryMode;
+
+// The rows of the peers' measurements (batch, context, page, SWA, query mode).
+const MetadataShape kShapes[] = {
+    {1, 8192, 64, false, QueryMode::kPreset},   {1, 8192, 64, true, QueryMode::kPreset},
+    {8, 32768, 64, false, QueryMode::kPreset},  {8, 32768, 64, true, QueryMode::kCumsum},
+    {8, 32768, 64, true, QueryMode::kStrided},  {32, 32768, 64, false, QueryMode::kPreset},
+    {32, 32768, 64, true, QueryMode::kPreset},  {64, 131072, 64, false, QueryMode::kPreset},
+    {64, 131072, 64, true, QueryMode::kPreset}, {256, 32768, 16, false, QueryMode::kPreset},
+    {256, 32768, 16, true, QueryMode::kPreset}, {64, 131072, 16, false, QueryMode::kPreset},
+    {64, 131072, 16, true, QueryMode::kPreset},
+};
+
+enum class Path { kAten, kFusedAll, kFusedLive };
+constexpr const char* kPathNames[] = {"aten", "fused_all", "fused_live"};
+
+__global__ void empty_kernel() {}
+
+// Keeps the GPU busy while the host enqueues what is timed behind it.
+__global__ void spin_kernel(unsigned long long duration_ns) {
+  unsigned long long begin, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (now - begin < duration_ns);
+}
+
+// Reads a buffer of several times L2; the store never happens, the compiler cannot know.
+__global__ void read_all_kernel(const int4* data, std::int64_t count, int* never) {
+  int sum = 0;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += std::int64_t{gridDim.x} * blockDim.x) {
+    const int4 value = data[i];
+    sum += value.x ^ value.y ^ value.z ^ value.w;
+  }
+  if (sum == 0x12345678) *never = sum;
+}
+
+void* allocate_device(void*, std::size_t bytes) {
+  void* block = nullptr;
+  return cudaMalloc(&block, bytes) == cudaSuccess ? block : nullptr;
+}
+
+void free_device(void*, void* block) { cudaFree(block); }
+
+// A graph of kRebuilds rebuilds, one for each input set.
+class RebuildGraph {
+ public:
+  RebuildGraph(cudaStream_t stream, const std::function<void(int)>& enqueue) {
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "begin capture");
+    for (int set = 0; set < kRebuilds; ++set) enqueue(set);
+    check(cudaStreamEndCapture(stream, &graph), "end capture");
+    check(cudaGraphInstantiate(&executable_, graph, 0), "instantiate");
+    check(cudaGraphDestroy(graph), "destroy graph");
+  }
+  ~RebuildGraph() { cudaGraphExecDestroy(executable_); }
+  RebuildGraph(const RebuildGraph&) = delete;
+  RebuildGraph& operator=(const RebuildGraph&) = delete;
+  void launch(cudaStream_t stream) const {
+    check(cudaGraphLaunch(executable_, stream), "graph launch");
+  }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+// Everything on the device that the benchmarks share; made on first use, so that listing needs
+// none.
+class Bench {
+ public:
+  Bench() {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream");
+    check(cudaEventCreate(&begin_), "event");
+    check(cudaEventCreate(&end_), "event");
+    check(cudaMallocHost(&pinned_, sizeof(std::int64_t)), "pinned memory");
+    int l2_bytes = 0;
+    check(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, 0), "L2 size");
+    flush_count_ = std::int64_t{4} * l2_bytes / static_cast<std::int64_t>(sizeof(int4));
+    check(cudaMalloc(&flush_, static_cast<std::size_t>(flush_count_) * sizeof(int4)), "L2 buffer");
+    check(cudaMemset(flush_, 0, static_cast<std::size_t>(flush_count_) * sizeof(int4)), "memset");
+    allocator_ = std::make_unique<kernels::TensorAllocator>(
+        kernels::BlockSource{.allocate = allocate_device, .free = free_device, .context = nullptr});
+    ops_ = std::make_unique<kernels::CudaTensorOps>(*allocator_, stream_, pinned_);
+  }
+
+  MetadataInputs& inputs(const MetadataShape& shape) {
+    if (inputs_ == nullptr || inputs_->shape().name() != shape.name()) {
+      inputs_.reset();
+      inputs_ = std::make_unique<MetadataInputs>(shape);
+    }
+    return *inputs_;
+  }
+
+  std::function<void(int)> rebuild(const MetadataShape& shape, Path path) {
+    MetadataInputs& in = inputs(shape);
+    if (path == Path::kAten) {
+      return [this, &in](int set) {
+        check(rebuild_metadata_aten(*ops_, in.phase(), in.aten_args(set)), "aten rebuild");
+      };
+    }
+    const PageColumns columns = columns_of(path);
+    std::vector<kernels::FusedMetadataLaunch> launches(kRebuilds);
+    for (int set = 0; set < kRebuilds; ++set) {
+      check(prepare_fused_metadata(in.args(set, columns), &launches[set]), "prepare");
+    }
+    return [this, launches](int set) {
+      check(launch_fused_metadata(launches[set], stream_), "fused launch");
+    };
+  }
+
+  static PageColumns columns_of(Path path) {
+    return path == Path::kFusedLive ? PageColumns::kLive : PageColumns::kAll;
+  }
+
+  // Seconds a rebuild.
+  double time_graph(const RebuildGraph& graph, bool cold) {
+    if (cold) {
+      read_all_kernel<<<1056, 256, 0, stream_>>>(flush_, flush_count_, static_cast<int*>(pinned_));
+    }
+    spin_kernel<<<1, 1, 0, stream_>>>(20000);
+    check(cudaEventRecord(begin_, stream_), "event");
+    graph.launch(stream_);
+    check(cudaEventRecord(end_, stream_), "event");
+    sync();
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, begin_, end_), "elapsed time");
+    return static_cast<double>(milliseconds) * 1e-3 / kRebuilds;
+  }
+
+  void sync() { check(cudaStreamSynchronize(stream_), "synchronise"); }
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  void* pinned_ = nullptr;
+  int4* flush_ = nullptr;
+  std::int64_t flush_count_ = 0;
+  std::unique_ptr<kernels::TensorAllocator> allocator_;
+  std::unique_ptr<kernels::CudaTensorOps> ops_;
+  std::unique_ptr<MetadataInputs> inputs_;
+};
+
+void bench_gpu(benchmark::State& state, Bench& bench, const MetadataShape& shape, Path path,
+               bool cold) {
+  MetadataInputs& inputs = bench.inputs(shape);
+  const auto rebuild = bench.rebuild(shape, path);
+  rebuild(0);  // warms allocator and kernels before capture
+  bench.sync();
+  const RebuildGraph graph(bench.stream(), rebuild);
+  const PageColumns columns = Bench::columns_of(path);
+  const RebuildGraph floor(bench.stream(), [&](int set) {
+    check(launch_metadata_floor(inputs.args(set, columns), bench.stream()), "floor launch");
+  });
+  for (int i = 0; i < 3; ++i) {
+    bench.time_graph(graph, cold);
+    bench.time_graph(floor, cold);
+  }
+  double seconds = 0;
+  double floor_seconds = 0;
+  for (auto _ : state) {
+    const double own = bench.time_graph(graph, cold);
+    state.SetIterationTime(own);
+    seconds += own;
+    floor_seconds += bench.time_graph(floor, cold);
+  }
+  const double bytes = inputs.bytes_per_rebuild(columns);
+  const auto iterations = static_cast<double>(state.iterations());
+  state.counters["bytes"] = bytes;
+  state.counters["floor_us"] = floor_seconds / iterations * 1e6;
+  state.counters["ratio_to_floor"] = seconds / floor_seconds;
+  state.counters["GB_per_s"] = bytes * iterations / seconds * 1e-9;
+}
+
+void bench_dispatch(benchmark::State& state, Bench& bench, const MetadataShape& shape, Path path) {
+  const auto rebuild = bench.rebuild(shape, path);
+  const auto timed = [&](const std::function<void(int)>& enqueue) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int set = 0; set < kRebuilds; ++set) enqueue(set);
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    bench.sync();  // outside the time: the queue starts empty
+    return elapsed.count() / kRebuilds;
+  };
+  const auto bare = [&](int) { empty_kernel<<<1, 32, 0, bench.stream()>>>(); };
+  timed(rebuild);
+  timed(bare);
+  double seconds = 0;
+  double bare_seconds = 0;
+  for (auto _ : state) {
+    const double own = timed(rebuild);
+    state.SetIterationTime(own);
+    seconds += own;
+    bare_seconds += timed(bare);
+  }
+  state.counters["bare_launch_us"] = bare_seconds / static_cast<double>(state.iterations()) * 1e6;
+  state.counters["ratio_to_bare_launch"] = seconds / bare_seconds;
+}
+
+// Fixed iterations: each is 20 rebuilds, and what is not timed (emptying L2, waiting) costs far
+// more than what is, which would mislead the library's own choice.
+constexpr int kIterations = 100;
+
+void register_benchmarks(std::unique_ptr<Bench>& bench) {
+  const auto add = [&bench](const std::string& name, auto run) {
+    benchmark::RegisterBenchmark(name.c_str(),
+                                 [&bench, run](benchmark::State& state) {
+                                   try {
+                                     if (bench == nullptr) bench = std::make_unique<Bench>();
+                                     run(state, *bench);
+                                   } catch (const std::exception& error) {
+                                     state.SkipWithError(error.what());
+                                   }
+                                 })
+        ->UseManualTime()
+        ->Unit(benchmark::kMicrosecond)
+        ->Iterations(kIterations);
+  };
+  for (const MetadataShape& shape : kShapes) {
+    for (const Path path : {Path::kAten, Path::kFusedAll, Path::kFusedLive}) {
+      const std::string tail =
+          std::string("/") + kPathNames[static_cast<int>(path)] + "/" + shape.name();
+      add("dispatch" + tail, [shape, path](benchmark::State& state, Bench& b) {
+        bench_dispatch(state, b, shape, path);
+      });
+      for (const bool cold : {true, false}) {
+        add((cold ? "gpu_cold" : "gpu_warm") + tail,
+            [shape, path, cold](benchmark::State& state, Bench& b) {
+              bench_gpu(state, b, shape, path, cold);
+            });
+      }
+    }
+  }
+}
+
+bool asks_for_list(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::strncmp(argv[i], "--benchmark_list_tests", 22) == 0) {
+      return std::strcmp(argv[i] + 22, "=false") != 0;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+}  // namespace tpjitter::bench
+
+int main(int argc, char** argv) {
+  using namespace tpjitter::bench;
+  const bool list_only = asks_for_list(argc, argv);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  int devices = 0;
+  const cudaError_t status = cudaGetDeviceCount(&devices);
+  if (status != cudaSuccess || devices == 0) {
+    std::fprintf(stderr, "bench_metadata: no GPU (%s)\n",
+                 status != cudaSuccess ? cudaGetErrorString(status) : "no device is visible");
+    if (!list_only) return 77;
+  } else if (!list_only) {
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, 0), "device properties");
+    benchmark::AddCustomContext("gpu", properties.name);
+    benchmark::AddCustomContext("l2_bytes", std::to_string(properties.l2CacheSize));
+  }
+  std::unique_ptr<Bench> bench;
+  register_benchmarks(bench);
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}

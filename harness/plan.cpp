@@ -1,0 +1,125 @@
+#include "harness/plan.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <random>
+
+#include "harness/contract/error.h"
+#include "harness/serving_state.h"
+
+namespace tpjitter {
+namespace {
+
+std::int64_t steps_of(const CaseConfig& config) { return config.steps * config.repetitions; }
+
+}  // namespace
+
+int phases_per_step(const CaseConfig&) { return 1; }  // decode: one rebuild, one graph
+
+std::int64_t Plan::rows_per_launch() const {
+  std::int64_t rows = 0;
+  for (const PlannedCase& c : cases) {
+    if (c.skip_reason.empty()) rows += steps_of(c.config) * phases_per_step(c.config);
+  }
+  return rows;
+}
+
+std::int64_t Plan::rows_per_block() const {
+  std::int64_t rows = 1;
+  for (const PlannedCase& c : cases) {
+    rows = std::max(rows, c.config.block_steps * phases_per_step(c.config));
+  }
+  return rows;
+}
+
+std::vector<RunOrderEntry> Plan::order(int launch) const {
+  std::vector<RunOrderEntry> entries;
+  for (int i = 0; i < static_cast<int>(cases.size()); ++i) {
+    if (!cases[i].skip_reason.empty()) continue;
+    for (int r = 0; r < cases[i].config.repetitions; ++r) entries.push_back({i, r});
+  }
+  std::mt19937_64 random(seed * 1'000'003 + static_cast<std::uint64_t>(launch));
+  for (std::size_t i = entries.size(); i > 1; --i) {  // own shuffle: the same on every library
+    std::swap(entries[i - 1], entries[random() % i]);
+  }
+  return entries;
+}
+
+double Plan::estimated_seconds() const {
+  double seconds = 1.0;  // processes, controls
+  for (const PlannedCase& c : cases) {
+    if (!c.skip_reason.empty()) continue;
+    const CaseConfig& k = c.config;
+    // Two all-reduces and the attention stand-in take about 9 us a layer on an H200 and in the
+    // model.
+    const double step_us = static_cast<double>(k.layers) * (k.layer_us + 9.0) + 100.0;
+    seconds += static_cast<double>(k.repetitions) *
+               (0.2 + step_us * 1e-6 * static_cast<double>(k.steps + k.warmup_steps));
+  }
+  return seconds;
+}
+
+Plan make_plan(const Scenario& scenario, const BackendEntry& backend,
+               const std::string& case_glob) {
+  Plan plan;
+  plan.backend = &backend;
+  plan.world_size = scenario.world_size;
+  plan.launches = scenario.launches;
+  std::string reason;
+  const int capacity = backend.capacity(&reason);
+  if (capacity == 0) {
+    throw ConfigError(fmt::format("backend `{}` cannot be used here: {}; use --backend host",
+                                  backend.name, reason));
+  }
+  if (scenario.world_size > capacity) {
+    throw ConfigError(fmt::format(
+        "{}: {} ranks, but backend `{}` has room for {} ({}); use --world-size {}, or --backend "
+        "host to model the device",
+        scenario.file, scenario.world_size, backend.name, capacity, reason, capacity));
+  }
+  for (const Scenario::Case& c : scenario.cases) {
+    if (!case_glob.empty() && fnmatch(case_glob.c_str(), c.name.c_str(), 0) != 0) continue;
+    ServingShape::of(c.config);  // throws when the case cannot be sized
+    if (c.config.inject_where != "none" && c.config.inject_victim >= scenario.world_size) {
+      throw ConfigError(
+          fmt::format("{}: key `inject.victim`: rank {} does not exist; allowed: 0..{}",
+                      scenario.file, c.config.inject_victim, scenario.world_size - 1));
+    }
+    plan.cases.push_back({c.name, c.config, backend.skip_reason(c.config, scenario.world_size)});
+    plan.seed = static_cast<std::uint64_t>(c.config.inject_seed);
+  }
+  if (plan.cases.empty()) {
+    throw ConfigError(fmt::format("--case {}: matches no case of {}; `tpjitter plan {}` lists them",
+                                  case_glob, scenario.file, scenario.file));
+  }
+  if (std::all_of(plan.cases.begin(), plan.cases.end(),
+                  [](const PlannedCase& c) { return !c.skip_reason.empty(); })) {
+    throw ConfigError(fmt::format("{}: no case can run on backend `{}`: {}", scenario.file,
+                                  backend.name, plan.cases.front().skip_reason));
+  }
+  return plan;
+}
+
+std::string rank_plan_to_text(const RankPlan& plan) {
+  Json document = {{"backend", plan.backend}, {"launch", plan.launch}, {"pin", plan.pin}};
+  for (const CaseConfig& config : plan.cases) document["cases"].push_back(case_to_json(config));
+  for (const RunOrderEntry& e : plan.order) {
+    document["order"].push_back({e.case_index, e.repetition});
+  }
+  return document.dump();
+}
+
+RankPlan rank_plan_from_text(std::string_view text) {
+  const Json document = Json::parse(text);
+  RankPlan plan;
+  plan.backend = document.at("backend");
+  plan.launch = document.at("launch");
+  plan.pin = document.at("pin");
+  for (const Json& values : document.at("cases")) plan.cases.push_back(case_from_json(values));
+  for (const Json& e : document.at("order")) plan.order.push_back({e.at(0), e.at(1)});
+  return plan;
+}
+
+}  // namespace tpjitter

@@ -1,0 +1,31 @@
+// What a rank leaves for the launcher besides its rows: checks, controls, overhead, clock pairs.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/backend.h"
+#include "harness/contract/run_info.h"
+
+namespace tpjitter {
+
+struct RankCaseResult {
+  CaseChecks checks;
+  Json operations = nullptr;
+
+  void add(const CaseChecks& more);
+};
+
+struct RankResult {
+  std::map<int, RankCaseResult> cases;  // by case index
+  std::vector<RunControl> controls;
+  Json clock_pairs = Json::array();
+  Json overhead = Json::object();
+
+  std::string to_text() const;
+  static RankResult from_text(std::string_view text);
+};
+
+}  // namespace tpjitter

@@ -1,0 +1,136 @@
+#include "harness/recorder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "harness/contract/error.h"
+#include "harness/contract/npy.h"
+
+namespace tpjitter {
+namespace fs = std::filesystem;
+namespace {
+
+void write_all(int fd, const void* data, std::size_t bytes, std::int64_t offset,
+               const fs::path& path) {
+  const char* p = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = pwrite(fd, p, bytes, offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      throw RunError(fmt::format("{}: cannot write: {}; what was written before is kept",
+                                 path.string(), std::strerror(n == 0 ? ENOSPC : errno)));
+    }
+    p += n;
+    offset += n;
+    bytes -= static_cast<std::size_t>(n);
+  }
+}
+
+bool is_run_file(const std::string& name) {
+  return name == "run.json" || name == "run.json.tmp" ||
+         (name.starts_with("rank") && name.ends_with(".npy"));
+}
+
+}  // namespace
+
+void prepare_run_directory(const fs::path& directory, bool overwrite) {
+  std::error_code error;
+  const fs::file_status status = fs::status(directory, error);
+  if (fs::exists(status)) {
+    if (!fs::is_directory(status)) {
+      throw ConfigError(fmt::format("--out {}: exists and is no directory", directory.string()));
+    }
+    const bool is_run = fs::exists(directory / "run.json", error);
+    const bool empty = fs::is_empty(directory, error);
+    if (error) {
+      throw ConfigError(
+          fmt::format("--out {}: cannot be read: {}", directory.string(), error.message()));
+    }
+    if (!is_run && !empty) {
+      throw ConfigError(fmt::format(
+          "--out {}: exists and is not a run; nothing was touched, name another directory",
+          directory.string()));
+    }
+    if (is_run && !overwrite) {
+      throw ConfigError(
+          fmt::format("--out {}: holds a run; pass --overwrite to replace it", directory.string()));
+    }
+    if (is_run) {
+      for (const auto& entry : fs::directory_iterator(directory)) {
+        if (is_run_file(entry.path().filename().string())) fs::remove(entry.path());
+      }
+    }
+  } else {
+    fs::create_directories(directory, error);
+    if (error) {
+      throw ConfigError(
+          fmt::format("--out {}: cannot be made: {}", directory.string(), error.message()));
+    }
+  }
+  if (access(directory.c_str(), W_OK | X_OK) != 0) {
+    throw ConfigError(fmt::format("--out {}: cannot be written to: {}", directory.string(),
+                                  std::strerror(errno)));
+  }
+}
+
+Recorder::Recorder(const fs::path& directory, int world_size, std::int64_t rows_per_rank) {
+  files_.resize(world_size);
+  for (int k = 0; k < world_size; ++k) {
+    File& file = files_[k];
+    file.path = directory / fmt::format("rank{}.phases.npy", k);
+    file.fd = open(file.path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (file.fd < 0) {
+      throw RunError(
+          fmt::format("{}: cannot be made: {}", file.path.string(), std::strerror(errno)));
+    }
+    const std::string header = npy_header(phase_row_fields(), sizeof(PhaseRow), 0);
+    file.data_begin = static_cast<std::int64_t>(header.size());
+    const auto bytes = static_cast<off_t>(header.size() + sizeof(PhaseRow) * rows_per_rank);
+    if (const int error = posix_fallocate(file.fd, 0, bytes); error != 0) {
+      throw RunError(
+          fmt::format("{}: cannot reserve {} bytes for {} rows: {}; free space or lower "
+                      "sampling.steps",
+                      file.path.string(), bytes, rows_per_rank, std::strerror(error)));
+    }
+    write_header(file);
+  }
+}
+
+Recorder::~Recorder() {
+  for (File& file : files_) {
+    if (file.fd >= 0) close(file.fd);
+  }
+}
+
+void Recorder::write_header(const File& file) {
+  const std::string header =
+      npy_header(phase_row_fields(), sizeof(PhaseRow), static_cast<std::uint64_t>(file.rows));
+  write_all(file.fd, header.data(), header.size(), 0, file.path);
+}
+
+void Recorder::append(int rank, std::span<const PhaseRow> rows) {
+  if (rows.empty()) return;
+  File& file = files_[rank];
+  const auto row_bytes = static_cast<std::int64_t>(sizeof(PhaseRow));
+  write_all(file.fd, rows.data(), rows.size_bytes(), file.data_begin + file.rows * row_bytes,
+            file.path);
+  file.rows += static_cast<std::int64_t>(rows.size());
+  write_header(file);
+}
+
+void Recorder::finish() {
+  for (File& file : files_) {
+    const auto bytes = file.data_begin + file.rows * static_cast<std::int64_t>(sizeof(PhaseRow));
+    if (ftruncate(file.fd, static_cast<off_t>(bytes)) != 0 || fsync(file.fd) != 0) {
+      throw RunError(
+          fmt::format("{}: cannot be closed: {}", file.path.string(), std::strerror(errno)));
+    }
+  }
+}
+
+}  // namespace tpjitter

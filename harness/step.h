@@ -1,0 +1,108 @@
+// The measured region: one decode step, in time order, the same source for both backends.
+//
+// Device is a backend's device side. It provides, none of which allocates, locks, logs or throws
+// (but when the run fails):
+//   wait_accept(step)        blocks until the host has seen the accept result of `step`; -1:
+//   nothing copy_inputs(phase)       grouped copies into the persistent input buffers, and padding
+//   rebuild_metadata(phase)  the path's host work; nothing for a path inside the graph
+//   launch_graph(phase)      cudaGraphLaunch
+//   stage_inputs(step)       computes the next step's inputs into a staging buffer, while the
+//                            device runs; never inside a stamped part
+#pragma once
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <cstdint>
+#include <span>
+
+#include "harness/clock.h"
+#include "harness/contract/phase_row.h"
+#include "harness/control.h"
+#include "harness/injection.h"
+#include "harness/nvtx.h"
+
+namespace tpjitter {
+
+// What the host did to the timed thread since the last read. Read after the launches of a step,
+// before waiting for its accept: it costs a system call.
+class ThreadUsage {
+ public:
+  void read_into(PhaseRow& row) {
+    rusage now{};
+    getrusage(RUSAGE_THREAD, &now);
+    row.context_switches_voluntary = static_cast<std::int32_t>(now.ru_nvcsw - last_.ru_nvcsw);
+    row.context_switches_involuntary = static_cast<std::int32_t>(now.ru_nivcsw - last_.ru_nivcsw);
+    row.faults_minor = static_cast<std::int32_t>(now.ru_minflt - last_.ru_minflt);
+    row.faults_major = static_cast<std::int32_t>(now.ru_majflt - last_.ru_majflt);
+    row.cpu = sched_getcpu();
+    last_ = now;
+  }
+
+ private:
+  rusage last_{};
+};
+
+struct StepContext {
+  RankSlot* slot = nullptr;  // stage word, for the launcher's diagnosis
+  Injection injection;
+  ThreadUsage usage;
+
+  void at(Stage stage) {
+    slot->stage.store(static_cast<std::int32_t>(stage), std::memory_order_relaxed);
+  }
+};
+
+template <class Device>
+void run_step(Device& device, StepContext& context, std::int64_t step, std::span<PhaseRow> rows) {
+  const NvtxRange step_range("step");
+  const std::int64_t delay_ns = context.injection.delay_ns(step);
+
+  context.at(Stage::kCoupling);
+  const std::int64_t coupling_begin_ns = now_ns();
+  device.wait_accept(step - 1);
+  const std::int64_t accept_seen_ns = now_ns();
+
+  if (delay_ns > 0 && context.injection.where == InjectWhere::kBeforeDispatch) {
+    spin_until_ns(accept_seen_ns + delay_ns);
+  }
+  for (int phase = 0; phase < static_cast<int>(rows.size()); ++phase) {
+    PhaseRow& row = rows[phase];
+    row.coupling_begin_ns = coupling_begin_ns;
+    row.accept_seen_ns = accept_seen_ns;
+    row.injected_ns = delay_ns;
+
+    context.at(Stage::kInputs);
+    row.inputs_begin_ns = now_ns();
+    {
+      const NvtxRange range("inputs");
+      device.copy_inputs(phase);
+    }
+    row.inputs_end_ns = now_ns();
+
+    context.at(Stage::kDispatch);
+    row.dispatch_begin_ns = row.inputs_end_ns;
+    {
+      const NvtxRange range("rebuild");
+      device.rebuild_metadata(phase);
+    }
+    row.dispatch_end_ns = now_ns();
+
+    if (delay_ns > 0 && phase == 0 && context.injection.where == InjectWhere::kBeforeLaunch) {
+      spin_until_ns(row.dispatch_end_ns + delay_ns);
+    }
+
+    context.at(Stage::kLaunch);
+    row.launch_begin_ns = now_ns();
+    {
+      const NvtxRange range("launch");
+      device.launch_graph(phase);
+    }
+    row.launch_end_ns = now_ns();
+  }
+
+  device.stage_inputs(step + 1);
+  context.usage.read_into(rows.front());
+}
+
+}  // namespace tpjitter

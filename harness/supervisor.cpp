@@ -1,0 +1,304 @@
+#include "harness/supervisor.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "harness/clock.h"
+#include "harness/contract/error.h"
+
+extern char** environ;
+
+namespace tpjitter {
+namespace {
+
+constexpr int kPollMs = 2;                        // between looks at the ranks
+constexpr std::int64_t kTickNs = 200'000'000;     // between progress lines
+constexpr std::int64_t kGraceNs = 2'500'000'000;  // for the others to leave by themselves
+
+// Process state letter of /proc/PID/stat; 'T' is stopped.
+char process_state(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::stringstream text;
+  text << file.rdbuf();
+  const std::string s = text.str();
+  const std::size_t paren = s.rfind(')');
+  return paren != std::string::npos && paren + 2 < s.size() ? s[paren + 2] : '?';
+}
+
+// Stages in which a rank may be silent for long without being hung.
+bool is_slow_stage(Stage stage) {
+  return stage == Stage::kStarting || stage == Stage::kPreparing || stage == Stage::kVerifying ||
+         stage == Stage::kControls || stage == Stage::kConnecting;
+}
+
+}  // namespace
+
+Supervisor::Supervisor(ControlSegment& control, Recorder& recorder,
+                       std::vector<std::string> case_names,
+                       std::function<void(std::int64_t)> on_tick, int signal_fd)
+    : control_(control),
+      recorder_(recorder),
+      case_names_(std::move(case_names)),
+      on_tick_(std::move(on_tick)),
+      signal_fd_(signal_fd),
+      deadlines_(control.deadlines()),
+      children_(control.world_size()) {
+  outcome_.ranks.resize(control.world_size());
+}
+
+Supervisor::~Supervisor() {
+  for (Child& child : children_) {
+    if (!child.running) continue;
+    kill(child.pid, SIGKILL);
+    waitpid(child.pid, nullptr, 0);
+  }
+}
+
+void Supervisor::start(int rank) {
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  // dup2 onto itself clears close-on-exec in the child only.
+  posix_spawn_file_actions_adddup2(&actions, control_.fd(), control_.fd());
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+
+  std::string words[] = {"tpjitter",     "rank",
+                         "--control-fd", std::to_string(control_.fd()),
+                         "--rank",       std::to_string(rank)};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+
+  Child& child = children_[rank];
+  const int error =
+      posix_spawn(&child.pid, "/proc/self/exe", &actions, &attributes, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  if (error != 0) {
+    throw RunError(fmt::format("rank {} could not be started: {}", rank, std::strerror(error)));
+  }
+  child.running = true;
+  child.progress_at_ns = now_ns();
+}
+
+void Supervisor::drain(int rank) {
+  RankSlot& slot = control_.rank(rank);
+  Child& child = children_[rank];
+  if (slot.blocks_published.load(std::memory_order_acquire) == child.drained) return;
+  const auto count = static_cast<std::size_t>(slot.block_rows.load(std::memory_order_relaxed));
+  const std::span<PhaseRow> rows = control_.rows(rank).first(count);
+  recorder_.append(rank, rows);
+  std::memset(rows.data(), 0, rows.size_bytes());  // a sequence of 0 means: never written
+  slot.blocks_drained.store(++child.drained, std::memory_order_release);
+  futex_wake_all(slot.blocks_drained);
+}
+
+// The host rows of a block that its rank never published.
+void Supervisor::drain_partial(int rank) {
+  drain(rank);
+  std::vector<PhaseRow> rows;
+  for (PhaseRow& row : control_.rows(rank)) {
+    if (std::atomic_ref(row.sequence).load(std::memory_order_acquire) == 0) break;
+    if (row.gpu_end_ns == 0) row.flags |= kFlagNoDeviceStamps;
+    rows.push_back(row);
+  }
+  recorder_.append(rank, rows);
+}
+
+std::string Supervisor::where(int rank) {
+  RankSlot& slot = control_.rank(rank);
+  const auto stage = static_cast<Stage>(slot.stage.load(std::memory_order_relaxed));
+  const int index = slot.case_index.load(std::memory_order_relaxed);
+  const std::int64_t step = slot.step.load(std::memory_order_relaxed);
+  const std::string name = index >= 0 && index < static_cast<int>(case_names_.size())
+                               ? case_names_[index]
+                               : std::to_string(index);
+  const std::string at = step < 0 ? std::string("before step 0") : fmt::format("step {}", step);
+  return fmt::format("launch {}, case {}, {}, stage {}", control_.header().launch, name, at,
+                     stage_name(stage));
+}
+
+std::string Supervisor::describe_end(int rank) {
+  const Child& child = children_[rank];
+  RankSlot& slot = control_.rank(rank);
+  if (slot.failed.load(std::memory_order_acquire) != 0) {
+    return fmt::format("rank {} failed at {}: {}", rank, where(rank), slot.error);
+  }
+  if (WIFSIGNALED(child.wait_status)) {
+    const int number = WTERMSIG(child.wait_status);
+    return fmt::format("rank {} was killed by signal {} ({}) at {}", rank, number,
+                       sigabbrev_np(number), where(rank));
+  }
+  return fmt::format("rank {} ended with exit code {} at {}", rank, WEXITSTATUS(child.wait_status),
+                     where(rank));
+}
+
+bool Supervisor::reap() {
+  bool any = false;
+  for (Child& child : children_) {
+    if (!child.running) continue;
+    if (waitpid(child.pid, &child.wait_status, WNOHANG) == child.pid) {
+      child.running = false;
+    } else {
+      any = true;
+    }
+  }
+  return any;
+}
+
+void Supervisor::fail(const std::string& reason) {
+  if (!failure_) failure_ = reason;
+  control_.abort();
+}
+
+void Supervisor::check_ended() {
+  // A rank that was killed outranks one that only noticed; a rank that was told to stop says so.
+  int culprit = -1;
+  for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
+    const Child& child = children_[k];
+    RankSlot& slot = control_.rank(k);
+    const bool failed = slot.failed.load(std::memory_order_acquire) != 0;
+    if (child.running && !failed) continue;
+    if (!child.running && WIFEXITED(child.wait_status) && WEXITSTATUS(child.wait_status) == 0 &&
+        slot.result_bytes.load() > 0) {
+      continue;
+    }
+    if (!child.running && WIFSIGNALED(child.wait_status)) {
+      culprit = k;
+      break;
+    }
+    if (std::string_view(slot.error).starts_with("stopped:")) continue;
+    if (culprit < 0) culprit = k;
+  }
+  if (culprit < 0) return;
+  std::string reason = describe_end(culprit);
+  for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
+    if (children_[k].running && process_state(children_[k].pid) == 'T') {
+      outcome_.ranks[k].status = "hung";
+      reason = fmt::format("rank {} is stopped (signal STOP) at {}; {}", k, where(k), reason);
+    }
+  }
+  fail(reason);
+}
+
+void Supervisor::check_hung() {
+  const std::int64_t now = now_ns();
+  int hung = -1;
+  for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
+    Child& child = children_[k];
+    if (!child.running) continue;
+    RankSlot& slot = control_.rank(k);
+    const std::uint64_t progress = slot.progress.load(std::memory_order_relaxed);
+    if (progress != child.progress) {
+      child.progress = progress;
+      child.progress_at_ns = now;
+      continue;
+    }
+    const auto stage = static_cast<Stage>(slot.stage.load(std::memory_order_relaxed));
+    const bool stopped = process_state(child.pid) == 'T';
+    const bool slow = is_slow_stage(stage) && !stopped;
+    if (now - child.progress_at_ns < (slow ? deadlines_.prepare_ns : deadlines_.launcher_ns)) {
+      continue;
+    }
+    // Ranks that wait for others are late because of them.
+    if (hung < 0 || stopped || stage != Stage::kConnecting) hung = k;
+    if (stopped) break;
+  }
+  if (hung < 0) return;
+  outcome_.ranks[hung].status = "hung";
+  fail(fmt::format("rank {} made no progress for {} s at {}", hung,
+                   (now - children_[hung].progress_at_ns) / 1'000'000'000, where(hung)));
+}
+
+void Supervisor::check_signals() {
+  pollfd p{signal_fd_, POLLIN, 0};
+  poll(&p, 1, kPollMs);  // also the pause between looks
+  if ((p.revents & POLLIN) == 0) return;
+  signalfd_siginfo info{};
+  if (read(signal_fd_, &info, sizeof info) != sizeof info) return;
+  fail(fmt::format("interrupted by the user (signal {}) at {}",
+                   sigabbrev_np(static_cast<int>(info.ssi_signo)), where(0)));
+}
+
+void Supervisor::end_others() {
+  const std::int64_t give_up = now_ns() + kGraceNs;
+  for (Child& child : children_) {
+    if (child.running) kill(child.pid, SIGCONT);  // a stopped one could not leave
+  }
+  while (reap() && now_ns() < give_up) {
+    for (int k = 0; k < static_cast<int>(children_.size()); ++k) drain(k);
+    usleep(kPollMs * 1000);
+  }
+  for (Child& child : children_) {
+    if (child.running) kill(child.pid, SIGKILL);
+  }
+  while (reap()) usleep(kPollMs * 1000);
+}
+
+LaunchOutcome Supervisor::run() {
+  for (int k = 0; k < static_cast<int>(children_.size()); ++k) start(k);
+  std::int64_t last_tick = 0;
+  try {
+    while (reap() && !failure_) {
+      for (int k = 0; k < static_cast<int>(children_.size()); ++k) drain(k);
+      check_signals();
+      check_ended();
+      if (!failure_) check_hung();
+      if (now_ns() - last_tick > kTickNs) {
+        last_tick = now_ns();
+        std::int64_t rows = INT64_MAX;
+        for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
+          rows = std::min(rows, recorder_.rows(k));
+        }
+        on_tick_(rows);
+      }
+    }
+    for (int k = 0; k < static_cast<int>(children_.size()); ++k) drain(k);
+    if (!failure_) check_ended();
+  } catch (const Error& error) {  // the disk is full: end the ranks, keep what is written
+    fail(error.what());
+    end_others();
+    throw;
+  }
+  if (failure_) {
+    std::vector<bool> ran;  // ranks that the failure found alive were stopped by us
+    for (const Child& child : children_) ran.push_back(child.running);
+    end_others();
+    for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
+      RankEnd& end = outcome_.ranks[k];
+      const RankSlot& slot = control_.rank(k);
+      const Child& child = children_[k];
+      if (end.status != "hung") {
+        const bool own_error =
+            slot.failed.load() != 0 && !std::string_view(slot.error).starts_with("stopped:");
+        if (own_error)
+          end.status = "failed";
+        else if (!ran[k] && WIFSIGNALED(child.wait_status))
+          end.status = "died";
+        else if (slot.result_bytes.load() == 0)
+          end.status = "stopped";
+      }
+      if (end.status != "complete") end.ended_at = where(k);
+      drain_partial(k);
+    }
+  }
+  outcome_.failure = failure_;
+  return outcome_;
+}
+
+}  // namespace tpjitter

@@ -1,0 +1,51 @@
+// Which rank is late, in which stage, and what it costs the others. Per replay the laggard's
+// lateness against the median of the other ranks is split over the stages of its host timeline
+// since the accept of the previous step, where all ranks last met. All differences are taken
+// between host stamps (one clock for all ranks of a host) or between waits on a rank's own GPU
+// clock, so that no clock offset enters.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reports/floors.h"
+#include "reports/quantiles.h"
+#include "reports/replays.h"
+
+namespace tpjitter {
+
+// Stages are contiguous: a delay between two of them counts to the one that it holds up.
+enum LatenessStage : std::size_t {
+  kStageCoupling = 0,         // until the host has seen the previous step's accept
+  kStageInputs = 1,           // input copies
+  kStageDispatch = 2,         // metadata rebuilds, and what comes before them besides the inputs
+  kStageGraphLaunch = 3,      // end of the rebuild to the return of the graph launch
+  kStageLaunchToArrival = 4,  // return of the graph launch to the release of the first all-reduce
+  kStageUnexplained = 5,      // lateness seen in the waits that no host stage explains
+};
+inline constexpr std::size_t kNumStages = 6;
+const char* stage_name(std::size_t stage);
+
+struct Attribution {
+  std::string verdict = "inconclusive";  // class: transfer | arrival_skew | mixed | inconclusive
+  // [stage]: its part of the summed lateness; the parts add up to 1, a negative one made up time.
+  std::array<std::optional<double>, kNumStages> share;
+  std::array<std::optional<double>, kNumStages> mean_ns;  // per replay
+  Distribution exposed;   // largest excess wait over ranks, per replay
+  Distribution hidden;    // launch skew - exposed; negative: made by the GPU
+  Distribution transfer;  // largest transfer over ranks
+  Distribution lateness;  // of the laggard against the other ranks' median
+  std::vector<std::string> missing_evidence;
+  std::string next_experiment;
+  std::string laggard_by;  // "arrival" (smallest wait) | "launch" (largest offset) | "" none
+  std::vector<std::optional<double>> laggard_share;  // [rank], 0..1 of all compared replays
+  std::uint64_t replays = 0;                         // compared: every rank launched, not excluded
+  std::uint64_t no_laggard = 0;                      // of these: ties
+};
+
+Attribution attribute(const Run& run, const ReplayTable& table, const Floors& floors);
+
+}  // namespace tpjitter

@@ -1,0 +1,87 @@
+// The metrics: one table, one function each, over one row and its neighbours. Per rank the
+// distribution of its own values; per case the maximum over ranks in each replay, then quantiles
+// over replays. Columns are filled in one pass, rank by rank, so that memory holds one rank's
+// columns and the running maxima, whatever the number of ranks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "reports/floors.h"
+#include "reports/quantiles.h"
+#include "reports/replays.h"
+
+namespace tpjitter {
+
+// In columns only: this row has no such value. Everywhere else absence is std::optional.
+inline constexpr std::int64_t kAbsent = INT64_MIN;
+
+// A row with what its metrics need from other rows and ranks.
+struct RowContext {
+  const PhaseRow& row;
+  const PhaseRow* next_step;  // first row of this rank's next step; null: none, or a block between
+  bool first_of_step;
+  std::int64_t earliest_launch_ns;  // over ranks in this replay; kAbsent unless all launched
+  std::int64_t latest_launch_ns;
+  std::optional<std::int64_t> wait_ns;  // of the first all-reduce; absent with one rank
+  std::optional<std::int64_t> floor_ns;
+};
+
+// What a metric cannot do without; decides the reason that is given when it has no value.
+enum MetricNeed : std::uint32_t {
+  kNeedsLaunch = 1u << 0,
+  kNeedsPeers = 1u << 1,     // more than one rank
+  kNeedsAllRanks = 1u << 2,  // every rank's row of the replay
+  kNeedsAllReduce = 1u << 3,
+  kNeedsWait = 1u << 4,
+  kNeedsFloor = 1u << 5,
+  kNeedsNextStep = 1u << 6,
+  kNeedsDevice = 1u << 7,
+};
+
+enum class MetricScope { kRebuild, kReplay, kStep };  // how often there is a value
+
+struct Metric {
+  const char* key;  // unit is part of the key
+  const char* unit;
+  const char* summary;
+  std::int64_t (*value)(const RowContext&);  // kAbsent: none
+  MetricScope scope;
+  std::uint32_t needs;  // MetricNeed bits
+  bool case_level;      // false: only per rank
+  bool jitter;          // its jitter per rank means something
+};
+inline constexpr std::size_t kNumMetrics = 10;
+std::span<const Metric, kNumMetrics> metrics();
+
+struct MetricResult {
+  Distribution values;
+  std::string reason;  // set when n = 0: why there is no value
+};
+
+// p99 - p50 and the step-to-step differences of one metric on one rank.
+struct Jitter {
+  std::optional<std::int64_t> p99_minus_p50;
+  std::string reason;            // set when p99_minus_p50 is null
+  Distribution step_difference;  // |value - value in the step before|, ns
+};
+
+struct RankMetrics {
+  std::array<MetricResult, kNumMetrics> metrics;
+  std::array<std::optional<Jitter>, kNumMetrics> jitter;
+  std::uint64_t rows = 0;
+};
+
+struct CaseMetrics {
+  std::array<MetricResult, kNumMetrics> metrics;
+  std::array<std::optional<std::array<MetricResult, kNumMetrics>>, kNumPhases> phases;
+  std::vector<RankMetrics> ranks;
+};
+
+CaseMetrics compute_metrics(const Run& run, const ReplayTable& table, const Floors& floors);
+
+}  // namespace tpjitter

@@ -1,0 +1,156 @@
+// The report for a pull request comment: the comparison in sight, everything else folded. Text from
+// the record is escaped: a name cannot end a cell, open a tag or make a link.
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "reports/report.h"
+#include "reports/summary_view.h"
+
+namespace tpjitter {
+namespace {
+
+std::string escape(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '|':
+        out += "\\|";
+        break;
+      case '\\':
+      case '`':
+      case '*':
+      case '_':
+      case '[':
+      case ']':
+      case '#':
+      case '~':
+      case '!':
+      case '@':
+        out += '\\';
+        out += c;
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+// Inside an HTML tag Markdown's backslashes would show.
+std::string escape_html(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else if (c == '>') {
+      out += "&gt;";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+void write_table(const std::vector<TableGroup>& groups, std::ostream& out) {
+  std::string heads = "|", rule = "|";
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const TableColumn& column : groups[g].columns) {
+      heads += fmt::format(" {}{}{} |", groups[g].title, groups[g].title.empty() ? "" : ", ",
+                           column.head);
+      rule += g == 0 ? "---|" : "---:|";
+    }
+  }
+  out << heads << '\n' << rule << '\n';
+  for (std::size_t row = 0; row < groups[0].columns[0].cells.size(); ++row) {
+    out << '|';
+    for (const TableGroup& group : groups) {
+      for (const TableColumn& column : group.columns)
+        out << ' ' << escape(column.cells[row]) << " |";
+    }
+    out << '\n';
+  }
+}
+
+void write_list(const std::vector<std::string>& lines, std::ostream& out) {
+  for (const std::string& line : lines) out << "- " << escape(line) << '\n';
+}
+
+// Blank lines around the content: without them GitHub shows the Markdown inside as text.
+void open_details(const std::string& title, std::ostream& out) {
+  out << "\n<details><summary>" << escape_html(title) << "</summary>\n\n";
+}
+void close_details(std::ostream& out) { out << "\n</details>\n"; }
+
+void write_warnings(const Json& summary, std::ostream& out) {
+  for (const Json& warning : summary["warnings"]) {
+    out << fmt::format("- **{}**: {}\n", escape(plain(warning["code"])),
+                       escape(warning_line(warning)));
+  }
+  for (const Json& skipped : summary["skipped_cases"]) {
+    out << fmt::format("- skipped {}: {}\n", escape(plain(skipped["name"])),
+                       escape(plain(skipped["reason"])));
+  }
+  if (!summary["warnings"].empty() || !summary["skipped_cases"].empty()) out << '\n';
+}
+
+void write_case(const Json& summary, const Json& c, std::ostream& out) {
+  open_details(plain(c["name"]), out);
+  write_table(rank_table(c), out);
+  if (c["phases"].size() > 1) {
+    out << '\n';
+    write_table(phase_table(c), out);
+  }
+  out << '\n';
+  std::vector<std::string> lines = {"attribution: " + attribution_line(c)};
+  for (const Json& missing : c["attribution"]["missing_evidence"]) {
+    lines.push_back("missing: " + plain(missing));
+  }
+  lines.push_back("next: " + plain(c["attribution"]["next_experiment"]));
+  lines.push_back("floor: " + floor_line(summary, c));
+  for (const std::string& reason : reason_lines(c)) lines.push_back(reason);
+  write_list(lines, out);
+  close_details(out);
+}
+
+void write_one(const Json& summary, std::ostream& out) {
+  out << "### tpjitter: " << escape(title_line(summary)) << "\n\n";
+  write_warnings(summary, out);
+  out << "Status: **" << escape(plain(summary["status"])) << "**";
+  if (!summary["status_reason"].is_null()) out << ", " << escape(plain(summary["status_reason"]));
+  out << "\n\n";
+  if (!summary["cases"].empty()) {
+    write_table(comparison_table(summary), out);
+    out << "\nMaximum over ranks in each replay, quantiles over replays. " << device_note(summary)
+        << '\n';
+    for (const Json& c : summary["cases"]) write_case(summary, c, out);
+  }
+  open_details("Controls", out);
+  write_table(control_table(summary), out);
+  close_details(out);
+  open_details("How it was measured", out);
+  write_list(method_lines(summary), out);
+  close_details(out);
+}
+
+}  // namespace
+
+void write_markdown(const std::vector<Json>& summaries, std::ostream& out) {
+  for (std::size_t i = 0; i < summaries.size(); ++i) {
+    if (i > 0) out << "\n---\n\n";
+    write_one(summaries[i], out);
+  }
+}
+
+}  // namespace tpjitter

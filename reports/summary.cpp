@@ -1,0 +1,331 @@
+#include "reports/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "harness/contract/error.h"
+#include "reports/attribution.h"
+#include "reports/floors.h"
+#include "reports/metrics.h"
+#include "reports/replays.h"
+
+namespace tpjitter {
+namespace {
+
+template <class T>
+Json nullable(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+struct NamedQuantile {
+  const char* key;
+  int permille;
+  std::optional<std::int64_t> Distribution::*value;
+};
+constexpr NamedQuantile kQuantiles[] = {{"p50", kP50, &Distribution::p50},
+                                        {"p90", kP90, &Distribution::p90},
+                                        {"p99", kP99, &Distribution::p99},
+                                        {"p999", kP999, &Distribution::p999}};
+
+Json distribution_json(const char* unit, const Distribution& d, const std::string& reason) {
+  Json reasons = Json::object();
+  Json out = {{"unit", unit}, {"n", d.n}};
+  for (const NamedQuantile& q : kQuantiles) {
+    const auto& value = d.*q.value;
+    out[q.key] = nullable(value);
+    if (!value) reasons[q.key] = d.n == 0 ? reason : quantile_reason(d.n, q.permille);
+  }
+  out["min"] = nullable(d.min);
+  out["max"] = nullable(d.max);
+  out["mean"] = nullable(d.mean);
+  if (d.n == 0) reasons["min"] = reasons["max"] = reasons["mean"] = reason;
+  out["negative"] = d.negative;
+  out["reasons"] = std::move(reasons);
+  return out;
+}
+
+Json metrics_json(const std::array<MetricResult, kNumMetrics>& results, bool per_rank) {
+  Json out = Json::object();
+  for (std::size_t m = 0; m < kNumMetrics; ++m) {
+    const Metric& metric = metrics()[m];
+    if (!per_rank && !metric.case_level) continue;
+    out[metric.key] = distribution_json(metric.unit, results[m].values, results[m].reason);
+  }
+  return out;
+}
+
+Json jitter_json(const RankMetrics& rank) {
+  Json out = Json::object();
+  for (std::size_t m = 0; m < kNumMetrics; ++m) {
+    if (!rank.jitter[m]) continue;
+    const Jitter& jitter = *rank.jitter[m];
+    const Distribution& steps = jitter.step_difference;
+    Json reasons = Json::object();
+    if (!jitter.p99_minus_p50) reasons["p99_minus_p50"] = jitter.reason;
+    if (!steps.p50) reasons["step_difference_p50"] = quantile_reason(steps.n, kP50);
+    if (!steps.p99) reasons["step_difference_p99"] = quantile_reason(steps.n, kP99);
+    out[metrics()[m].key] = Json{{"unit", metrics()[m].unit},
+                                 {"p99_minus_p50", nullable(jitter.p99_minus_p50)},
+                                 {"step_difference_n", steps.n},
+                                 {"step_difference_p50", nullable(steps.p50)},
+                                 {"step_difference_p99", nullable(steps.p99)},
+                                 {"reasons", std::move(reasons)}};
+  }
+  return out;
+}
+
+Json attribution_json(const Attribution& a) {
+  Json stages = Json::array();
+  for (std::size_t s = 0; s < kNumStages; ++s) {
+    stages.push_back({{"stage", stage_name(s)},
+                      {"share", nullable(a.share[s])},
+                      {"mean_ns", nullable(a.mean_ns[s])}});
+  }
+  return Json{{"class", a.verdict},
+              {"stages", std::move(stages)},
+              {"exposed_ns", nullable(a.exposed.p50)},
+              {"exposed_p99_ns", nullable(a.exposed.p99)},
+              {"hidden_ns", nullable(a.hidden.p50)},
+              {"lateness_ns", nullable(a.lateness.p50)},
+              {"replays", a.replays},
+              {"hidden_negative", a.hidden.negative},
+              {"missing_evidence", a.missing_evidence},
+              {"next_experiment", a.next_experiment}};
+}
+
+Json case_json(const RunCase& c, const ReplayTable& table, const CaseMetrics& result,
+               const Attribution& attribution) {
+  Json phases = Json::object();
+  for (int phase = 0; phase < kNumPhases; ++phase) {
+    const auto& metrics_of_phase = result.phases[static_cast<std::size_t>(phase)];
+    if (metrics_of_phase) {
+      phases[phase_name(static_cast<Phase>(phase))] = metrics_json(*metrics_of_phase, false);
+    }
+  }
+  Json ranks = Json::array();
+  for (std::size_t rank = 0; rank < result.ranks.size(); ++rank) {
+    ranks.push_back({{"rank", rank},
+                     {"rows", result.ranks[rank].rows},
+                     {"metrics", metrics_json(result.ranks[rank].metrics, true)},
+                     {"jitter", jitter_json(result.ranks[rank])},
+                     {"laggard_share", nullable(attribution.laggard_share[rank])}});
+  }
+  return Json{
+      {"name", c.name},
+      {"path", c.path},
+      {"rebuilds", table.slots()},
+      {"left_out", table.excluded},
+      {"bit_equal", nullable(c.bit_equal)},
+      {"steps_checked", c.steps_checked},
+      {"checksum_failures", c.checksum_failures},
+      {"operations", c.operations},
+      {"metrics", metrics_json(result.metrics, false)},
+      {"phases", std::move(phases)},
+      {"ranks", std::move(ranks)},
+      {"laggard_by", attribution.laggard_by.empty() ? Json(nullptr) : Json(attribution.laggard_by)},
+      {"attribution", attribution_json(attribution)}};
+}
+
+void append_floors(const Floors& floors, const RunCase& c, Json* out) {
+  for (std::size_t launch = 0; launch < floors.flight.size(); ++launch) {
+    out->push_back({{"case", c.name},
+                    {"kind", "flight"},
+                    {"all_reduce", floors.all_reduce},
+                    {"all_reduce_bytes", nullable(floors.control_bytes)},
+                    {"launch", launch},
+                    {"rank", nullptr},
+                    {"floor_ns", nullable(floors.flight[launch])},
+                    {"reason", floors.flight[launch] ? Json(nullptr)
+                                                     : Json("no zero-skew control of this kernel "
+                                                            "in this launch")}});
+  }
+  for (std::size_t rank = 0; rank < floors.local.size(); ++rank) {
+    out->push_back(
+        {{"case", c.name},
+         {"kind", "local"},
+         {"all_reduce", floors.all_reduce},
+         {"all_reduce_bytes", nullptr},
+         {"launch", nullptr},
+         {"rank", rank},
+         {"floor_ns", nullable(floors.local[rank])},
+         {"reason", floors.local[rank]
+                        ? Json(nullptr)
+                        : Json(fmt::format("{} rows did not wait, {} are needed",
+                                           floors.local_rows[rank], kMinLocalFloorRows))}});
+  }
+}
+
+void check_table(const RunCase& c, const ReplayTable& table, bool every_rank_has_rows,
+                 std::vector<RunWarning>* problems) {
+  const auto add = [&](std::uint64_t n, const char* code, const char* text) {
+    if (n > 0) {
+      problems->push_back({code, fmt::format("case {}: {} {}", c.name, n, text), std::nullopt});
+    }
+  };
+  add(table.duplicates, "duplicate_rows", "rows repeat an ordinal of their rank; left out");
+  // A rank without any row is named once, by the reader.
+  if (every_rank_has_rows) {
+    add(table.missing, "unmatched_rows",
+        "rows of other ranks have no partner on some rank; figures over all ranks leave them out");
+  }
+  add(table.phase_mismatch, "phase_mismatch", "replays in which the ranks disagree on the phase");
+}
+
+void check_empty_cases(const std::vector<std::string>& names, std::vector<RunWarning>* problems) {
+  constexpr std::size_t kMaxNames = 5;
+  if (names.empty()) return;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i) {
+    list += (i == 0 ? "" : ", ") + names[i];
+  }
+  if (names.size() > kMaxNames) list += fmt::format(" and {} more", names.size() - kMaxNames);
+  problems->push_back({"no_rows", fmt::format("cases without rows: {}", list), std::nullopt});
+}
+
+Json controls_json(const RunInfo& info) {
+  // Kernels and sizes are never pooled: a quantile over both would mean nothing.
+  std::set<std::pair<std::string, std::int64_t>> kinds;
+  std::vector<std::int64_t> empty;
+  for (const RunControl& control : info.controls) {
+    if (!control.zero_skew_all_reduce_ns.empty()) {
+      kinds.emplace(control.all_reduce, control.all_reduce_bytes);
+    }
+    empty.insert(empty.end(), control.empty_graph_launch_ns.begin(),
+                 control.empty_graph_launch_ns.end());
+  }
+  Json by_kind = Json::array();
+  for (const auto& [kernel, bytes] : kinds) {
+    std::vector<std::int64_t> total, wait;
+    for (const RunControl& control : info.controls) {
+      if (control.all_reduce != kernel || control.all_reduce_bytes != bytes) continue;
+      total.insert(total.end(), control.zero_skew_all_reduce_ns.begin(),
+                   control.zero_skew_all_reduce_ns.end());
+      wait.insert(wait.end(), control.zero_skew_wait_ns.begin(), control.zero_skew_wait_ns.end());
+    }
+    by_kind.push_back(
+        {{"all_reduce", kernel},
+         {"all_reduce_bytes", bytes},
+         {"zero_skew_all_reduce_ns",
+          distribution_json("ns", describe(total), "no samples in run.json")},
+         {"zero_skew_wait_ns", distribution_json("ns", describe(wait), "no samples in run.json")}});
+  }
+  const std::string reason =
+      kinds.empty() ? "no samples in run.json" : "several kernels or sizes: see by_all_reduce";
+  return Json{
+      {"empty_graph_launch_ns", distribution_json("ns", describe(empty), "no samples in run.json")},
+      {"zero_skew_all_reduce_ns", by_kind.size() == 1 ? by_kind[0]["zero_skew_all_reduce_ns"]
+                                                      : distribution_json("ns", {}, reason)},
+      {"by_all_reduce", by_kind}};
+}
+
+Json clock_json(const RunInfo& info) {
+  const auto member = [&](const char* key) {
+    return info.clock.is_object() && info.clock.contains(key) ? info.clock[key] : Json(nullptr);
+  };
+  Json clock = {{"host_gpu_bound_ns", member("host_gpu_bound_ns")},
+                {"gpu_gpu_bound_ns", member("gpu_gpu_bound_ns")},
+                {"reason", member("reason")}};
+  if (clock["reason"].is_null() &&
+      (info.backend == "host" || clock["gpu_gpu_bound_ns"].is_null())) {
+    clock["reason"] = info.backend == "host" ? "modelled device: it runs on the host clock"
+                                             : "no calibration in run.json";
+  }
+  return clock;
+}
+
+Json warnings_json(const std::vector<RunWarning>& warnings) {
+  Json out = Json::array();
+  for (const RunWarning& w : warnings) {
+    out.push_back({{"code", w.code}, {"text", w.text}, {"rank", nullable(w.rank)}});
+  }
+  return out;
+}
+
+Json ranks_json(const Run& run) {
+  Json out = Json::array();
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    const auto said = std::find_if(run.info.ranks.begin(), run.info.ranks.end(),
+                                   [&](auto& r) { return r.rank == static_cast<int>(rank); });
+    const RunRank r = said == run.info.ranks.end() ? RunRank{} : *said;
+    out.push_back({{"rank", rank},
+                   {"device", r.device},
+                   {"uuid", r.uuid},
+                   {"cpu", nullable(r.cpu)},
+                   {"numa_node", nullable(r.numa_node)},
+                   {"rows", run.ranks[rank].written},
+                   {"status", run.ranks[rank].file == nullptr && r.status == "complete" ? "missing"
+                                                                                        : r.status},
+                   {"ended_at", nullable(r.ended_at)}});
+  }
+  return out;
+}
+
+}  // namespace
+
+Summary summarize(const Run& run) {
+  const RunInfo& info = run.info;
+  std::vector<RunWarning> problems = run.problems;
+  const bool every_rank_has_rows = std::all_of(run.ranks.begin(), run.ranks.end(),
+                                               [](const RankRows& r) { return r.written > 0; });
+  std::vector<std::string> empty;  // cases without rows
+  Json cases = Json::array(), skipped = Json::array(), floor = Json::array();
+  for (const RunCase& c : info.cases) {
+    if (c.skip_reason) {
+      skipped.push_back({{"name", c.name}, {"path", c.path}, {"reason", *c.skip_reason}});
+      continue;
+    }
+    const ReplayTable table = match_replays(run, c.index);
+    check_table(c, table, every_rank_has_rows, &problems);
+    if (table.slots() == 0) empty.push_back(c.name);
+    const Floors floors = compute_floors(run, c.index, table);
+    cases.push_back(
+        case_json(c, table, compute_metrics(run, table, floors), attribute(run, table, floors)));
+    append_floors(floors, c, &floor);
+  }
+  check_empty_cases(empty, &problems);
+  const bool complete = info.status == "complete" && problems.empty();
+  std::optional<std::string> reason = info.status_reason;
+  if (!complete && !reason) {
+    reason = problems.empty() ? "the run did not end" : problems.front().text;
+  }
+  std::vector<RunWarning> warnings = info.warnings;
+  warnings.insert(warnings.end(), run.notes.begin(), run.notes.end());
+  warnings.insert(warnings.end(), problems.begin(), problems.end());
+
+  Summary summary;
+  summary.exit_code = run.rows == 0 ? static_cast<int>(kExitNothingMeasured)
+                      : complete    ? static_cast<int>(kExitPass)
+                                    : static_cast<int>(kExitRunFailed);
+  summary.document = Json{{"schema", kSummarySchema},
+                          {"status", complete ? "complete" : "incomplete"},
+                          {"status_reason", complete ? Json(nullptr) : nullable(reason)},
+                          {"backend", info.backend},
+                          {"world_size", info.world_size},
+                          {"rows", run.rows},
+                          {"scenario",
+                           {{"name", info.scenario_name},
+                            {"file", info.scenario_file},
+                            {"summary", info.summary},
+                            {"source", info.source},
+                            {"overrides", info.overrides}}},
+                          {"command", info.command},
+                          {"seed", info.seed},
+                          {"launches", info.launches.size()},
+                          {"cases", std::move(cases)},
+                          {"skipped_cases", std::move(skipped)},
+                          {"ranks", ranks_json(run)},
+                          {"controls", controls_json(info)},
+                          {"floor", std::move(floor)},
+                          {"clock", clock_json(info)},
+                          {"overhead", info.overhead},
+                          {"model", info.model},
+                          {"environment", info.environment},
+                          {"versions", info.versions},
+                          {"git_revision", info.git_revision},
+                          {"warnings", warnings_json(warnings)}};
+  return summary;
+}
+
+}  // namespace tpjitter

@@ -1,0 +1,19 @@
+// The summary of a run (tpjitter.summary/1): computed once, and the only thing that text, Markdown
+// and JSON are rendered from. A pure function of the record: no time, path or locale of rendering.
+#pragma once
+
+#include "harness/contract/run_info.h"
+#include "reports/run_reader.h"
+
+namespace tpjitter {
+
+inline constexpr const char* kSummarySchema = "tpjitter.summary/1";
+
+struct Summary {
+  Json document;      // reports/summary.schema.json
+  int exit_code = 0;  // 0, 3 incomplete or damaged, 6 no rows
+};
+
+Summary summarize(const Run& run);
+
+}  // namespace tpjitter

@@ -1,0 +1,42 @@
+// Reading a summary document (tpjitter.summary/1): what text and Markdown share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/contract/run_info.h"
+#include "reports/text_table.h"
+
+namespace tpjitter {
+
+// A number of a metric ("dispatch_ns", "p99"); nullopt where the summary has null.
+std::optional<std::int64_t> metric_value(const Json& metrics, const char* key,
+                                         const char* statistic);
+std::optional<std::int64_t> integer_or_none(const Json& value);
+std::optional<double> number_or_none(const Json& value);
+
+// A plain value as people read it; a nested one as JSON.
+std::string plain(const Json& value);
+
+// Columns of one metric, one unit: a row for each of `metrics`.
+TableGroup metric_group(const std::string& title, const std::vector<const Json*>& metrics,
+                        const char* key, const std::vector<const char*>& statistics);
+
+// The tables of a report.
+std::vector<TableGroup> comparison_table(const Json& summary);
+std::vector<TableGroup> rank_table(const Json& summary_case);
+std::vector<TableGroup> phase_table(const Json& summary_case);
+std::vector<TableGroup> control_table(const Json& summary);
+
+// Sentences, without line breaks.
+std::string title_line(const Json& summary);    // "smoke: 2 ranks, host backend (...)"
+std::string device_note(const Json& summary);   // what the waits are
+std::string warning_line(const Json& warning);  // without its code
+std::string attribution_line(const Json& summary_case);
+std::string floor_line(const Json& summary, const Json& summary_case);
+std::vector<std::string> method_lines(const Json& summary);       // how it was measured
+std::vector<std::string> reason_lines(const Json& summary_case);  // why figures are null
+
+}  // namespace tpjitter

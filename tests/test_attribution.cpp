@@ -1,0 +1,126 @@
+#include <gtest/gtest.h>
+
+#include "tests/run_directory.h"
+
+namespace tpjitter {
+namespace {
+
+GeneratorConfig late(LateStage stage, std::int64_t late_ns, int world_size = 2) {
+  GeneratorConfig config;
+  config.world_size = world_size;
+  config.cases[0].late_stage = stage;
+  config.cases[0].late_rank = world_size - 1;
+  config.cases[0].late_ns = late_ns;
+  return config;
+}
+
+Json attribution_of(const GeneratorConfig& config) {
+  return RunDirectory(config).summary().document["cases"][0]["attribution"];
+}
+
+double share(const Json& attribution, const std::string& name) {
+  for (const Json& stage : attribution["stages"]) {
+    if (stage["stage"] == name)
+      return stage["share"].is_null() ? -1e9 : stage["share"].get<double>();
+  }
+  return -1e9;
+}
+
+TEST(Attribution, TheLateStageExplainsAllOfTheLateness) {
+  const std::pair<LateStage, const char*> kStages[] = {{LateStage::kCoupling, "coupling"},
+                                                       {LateStage::kInputs, "inputs"},
+                                                       {LateStage::kDispatch, "dispatch"},
+                                                       {LateStage::kGraphLaunch, "graph_launch"},
+                                                       {LateStage::kArrival, "launch_to_arrival"}};
+  for (const auto& [stage, name] : kStages) {
+    for (const int world_size : {2, 3, 8}) {
+      const Json a = attribution_of(late(stage, 40'000, world_size));
+      EXPECT_EQ(a["class"], "arrival_skew") << name;
+      EXPECT_EQ(a["exposed_ns"], 40'000) << name;
+      EXPECT_EQ(a["lateness_ns"], 40'000) << name;
+      EXPECT_DOUBLE_EQ(share(a, name), 1.0) << name << " at world size " << world_size;
+      EXPECT_DOUBLE_EQ(share(a, "unexplained"), 0.0) << name;
+    }
+  }
+}
+
+TEST(Attribution, WithoutAlignedGpuClocksTheGpusPartIsUnexplainedAndSaidToBeMissing) {
+  GeneratorConfig config = late(LateStage::kArrival, 40'000);
+  config.backend = "cuda";
+  const Json a = attribution_of(config);
+  EXPECT_EQ(a["exposed_ns"], 40'000);
+  EXPECT_EQ(a["hidden_ns"], -40'000);  // the launches were together: the GPU made it
+  EXPECT_EQ(a["hidden_negative"], 38);
+  EXPECT_DOUBLE_EQ(share(a, "unexplained"), 1.0);
+  for (const Json& stage : a["stages"]) {
+    if (stage["stage"] == "launch_to_arrival") {
+      EXPECT_TRUE(stage["share"].is_null());
+    }
+  }
+  EXPECT_NE(a["missing_evidence"].dump().find("launch_to_arrival"), std::string::npos);
+}
+
+TEST(Attribution, HostStagesAreExactOnAGpuToo) {
+  GeneratorConfig config = late(LateStage::kDispatch, 40'000);
+  config.backend = "cuda";
+  const Json a = attribution_of(config);
+  EXPECT_DOUBLE_EQ(share(a, "dispatch"), 1.0);
+  EXPECT_EQ(a["hidden_ns"], 0);
+}
+
+TEST(Attribution, ClassFollowsTheExcessAgainstTheTransfer) {
+  EXPECT_EQ(attribution_of(late(LateStage::kNone, 0))["class"], "transfer");
+  EXPECT_EQ(attribution_of(late(LateStage::kDispatch, 700))["class"], "transfer");
+  EXPECT_EQ(attribution_of(late(LateStage::kDispatch, 2'000))["class"], "mixed");
+  EXPECT_EQ(attribution_of(late(LateStage::kDispatch, 30'000))["class"], "arrival_skew");
+}
+
+TEST(Attribution, TooFewReplaysOrNoWaitsAreInconclusive) {
+  GeneratorConfig few = late(LateStage::kDispatch, 30'000);
+  few.steps = 10;
+  EXPECT_EQ(attribution_of(few)["class"], "inconclusive");
+  EXPECT_NE(attribution_of(few)["missing_evidence"].dump().find("20 are needed"),
+            std::string::npos);
+  GeneratorConfig nccl = late(LateStage::kDispatch, 30'000);
+  nccl.cases[0].all_reduce = "nccl";
+  const Json a = attribution_of(nccl);
+  EXPECT_EQ(a["class"], "inconclusive");
+  EXPECT_TRUE(a["exposed_ns"].is_null());
+  EXPECT_DOUBLE_EQ(share(a, "dispatch"), 1.0);  // the launch itself is still explained
+  EXPECT_FALSE(a["next_experiment"].get<std::string>().empty());
+}
+
+TEST(Attribution, SharesAddUpUnderNoise) {
+  GeneratorConfig config = late(LateStage::kDispatch, 50'000, 4);
+  config.noise_ns = 3'000;
+  config.steps = 400;
+  for (const char* backend : {"host", "cuda"}) {
+    config.backend = backend;
+    const Json a = attribution_of(config);
+    double sum = 0;
+    for (const Json& stage : a["stages"]) {
+      if (!stage["share"].is_null()) sum += stage["share"].get<double>();
+    }
+    EXPECT_NEAR(sum, 1.0, 1e-9);
+    EXPECT_GT(share(a, "dispatch"), 0.9);
+    EXPECT_EQ(a["class"], "arrival_skew");
+  }
+}
+
+TEST(Attribution, SpeculativeStepsSumTheRebuildsBeforeEachLaunch) {
+  GeneratorConfig config = late(LateStage::kDispatch, 10'000);
+  config.cases[0].speculative = true;
+  const Json a = attribution_of(config);
+  EXPECT_DOUBLE_EQ(share(a, "dispatch"), 1.0);
+  EXPECT_EQ(a["replays"], 3 * 38);
+}
+
+TEST(Attribution, AFewRowsWithoutLocalFloorAreNamed) {
+  GeneratedRun generated = generate_run({});
+  for (std::size_t i = 2; i < 7; ++i) generated.rows[1][i].flags &= ~std::uint32_t{kFlagWaited};
+  const Json a = RunDirectory(generated).summary().document["cases"][0]["attribution"];
+  EXPECT_NE(a["missing_evidence"].dump().find("local floor of rank 1: 5 rows"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tpjitter

@@ -1,0 +1,209 @@
+"""Bad input and faults of `tpjitter run` on the host backend: named, bounded, nothing lost."""
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import time
+import unittest
+
+import numpy
+
+from program import DEADLINE_SCALE, ProgramTest, main, strict_json
+
+LONG = ["--set", "sampling.steps=100000", "--set", "sampling.block_steps=50",
+        "--set", "body.layer_us=20", "--set", "shape.layers=4", "--case", "fused"]
+LIMIT_S = 15 * max(1.0, float(DEADLINE_SCALE))
+
+
+def rank_processes(launcher):
+    """pid by rank of a running launcher's children."""
+    children = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            status = (entry / "stat").read_text()
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if int(status.rsplit(")", 1)[1].split()[1]) == launcher.pid and b"rank" in words:
+            children[int(words[words.index(b"--rank") + 1])] = int(entry.name)
+    return children
+
+
+class Faults(ProgramTest):
+    def start_and_wait_for_rows(self, *extra, rows=1):
+        run = self.directory / "D"
+        launcher = self.start("run", self.scenario(), *LONG, *extra, "--out", run)
+        give_up = time.monotonic() + 60 * max(1.0, float(DEADLINE_SCALE))
+        while time.monotonic() < give_up:
+            try:
+                if len(numpy.load(run / "rank1.phases.npy", mmap_mode="r")) >= rows:
+                    return run, launcher
+            except (OSError, ValueError):
+                pass
+            os.sched_yield()
+        launcher.kill()
+        self.fail(f"no rows were written: {launcher.communicate()}")
+
+    def finish(self, launcher):
+        begin = time.monotonic()
+        out, err = launcher.communicate(timeout=4 * LIMIT_S)
+        self.assertLess(time.monotonic() - begin, LIMIT_S)
+        return out, err
+
+    def check_incomplete(self, run, launcher, err):
+        self.assertEqual(launcher.returncode, 3, err)
+        info = self.run_info(run)
+        self.assertEqual(info["status"], "incomplete")
+        self.assertEqual(rank_processes(launcher), {})
+        report = self.tpjitter("report", run)
+        self.assertEqual(report.returncode, 3, report.stderr)
+        summary = strict_json(self.tpjitter("report", run, "--format", "json").stdout)
+        self.assertEqual(summary["status"], "incomplete")
+        for rank in range(2):
+            rows = numpy.load(run / f"rank{rank}.phases.npy")
+            self.assertGreater(len(rows), 0)
+            self.assertTrue((rows["sequence"] == numpy.arange(1, len(rows) + 1)).all())
+        return info, report.stdout
+
+    def test_a_killed_rank_is_named_and_its_rows_are_kept(self):
+        run, launcher = self.start_and_wait_for_rows(rows=100)
+        os.kill(rank_processes(launcher)[1], signal.SIGKILL)
+        _, err = self.finish(launcher)
+        info, text = self.check_incomplete(run, launcher, err)
+        self.assertRegex(err, r"rank 1 was killed by signal 9 .* step \d+, stage ")
+        self.assertEqual(info["ranks"][1]["status"], "died")
+        self.assertRegex(info["ranks"][1]["ended_at"], r"case fused, step \d+, stage")
+        self.assertIn("rank 1", text)
+
+    def test_a_stopped_rank_ends_the_run_within_its_deadline(self):
+        run, launcher = self.start_and_wait_for_rows()
+        os.kill(rank_processes(launcher)[1], signal.SIGSTOP)
+        _, err = self.finish(launcher)
+        self.check_incomplete(run, launcher, err)
+        self.assertRegex(err, r"rank 1")
+
+    def test_ctrl_c_keeps_what_was_measured(self):
+        run, launcher = self.start_and_wait_for_rows()
+        launcher.send_signal(signal.SIGINT)
+        _, err = self.finish(launcher)
+        info, _ = self.check_incomplete(run, launcher, err)
+        self.assertIn("interrupted", info["status_reason"])
+
+    def test_a_killed_launcher_takes_its_ranks_with_it(self):
+        run, launcher = self.start_and_wait_for_rows()
+        pids = list(rank_processes(launcher).values())
+        self.assertEqual(len(pids), 2)
+        launcher.kill()
+        launcher.communicate()
+        give_up = time.monotonic() + LIMIT_S
+        while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+            self.assertLess(time.monotonic(), give_up, "a rank outlived its launcher")
+            os.sched_yield()
+        report = self.tpjitter("report", run, "--format", "json")
+        self.assertEqual(report.returncode, 3)
+        self.assertEqual(strict_json(report.stdout)["status"], "incomplete")
+
+    def test_kills_at_random_moments_always_end_in_a_readable_record(self):
+        random.seed(20)
+        for round_ in range(6):
+            run = self.directory / f"D{round_}"
+            launcher = self.start("run", self.scenario(), *LONG, "--out", run)
+            pids = {}
+            while len(pids) < 2 and launcher.poll() is None:
+                pids = rank_processes(launcher)
+            polls = random.randrange(20_000)  # a random moment without a clock
+            for _ in range(polls):
+                os.sched_yield()
+            try:
+                os.kill(pids[random.randrange(2)], signal.SIGKILL)
+            except (KeyError, ProcessLookupError):
+                pass
+            _, err = self.finish(launcher)
+            self.assertEqual(launcher.returncode, 3, err)
+            self.assertEqual(self.run_info(run)["status"], "incomplete")
+            self.assertIn(self.tpjitter("report", run).returncode, (3, 6))
+
+
+class OutputDirectory(ProgramTest):
+    SHORT = ["--set", "sampling.steps=5", "--set", "sampling.warmup_steps=1",
+             "--set", "body.layer_us=1", "--set", "shape.layers=1", "--case", "fused"]
+
+    def test_a_directory_that_is_no_run_is_left_alone(self):
+        other = self.directory / "photos"
+        other.mkdir()
+        (other / "a.jpg").write_text("x")
+        done = self.tpjitter("run", self.scenario(), *self.SHORT, "--out", other, "--overwrite")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("not a run", done.stderr)
+        self.assertEqual([p.name for p in other.iterdir()], ["a.jpg"])
+
+    def test_a_run_is_only_replaced_with_overwrite(self):
+        run = self.directory / "D"
+        self.assertEqual(self.tpjitter("run", self.scenario(), *self.SHORT, "--out", run).returncode, 0)
+        before = (run / "run.json").read_bytes()
+        done = self.tpjitter("run", self.scenario(), *self.SHORT, "--out", run)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--overwrite", done.stderr)
+        self.assertEqual((run / "run.json").read_bytes(), before)
+        done = self.tpjitter("run", self.scenario(), *self.SHORT, "--out", run, "--overwrite")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def mount(self, options):
+        place = self.directory / "mount"
+        place.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)],
+                              capture_output=True, check=False)
+        if done.returncode != 0:
+            self.skipTest("mounting a tmpfs needs root")
+        self.addCleanup(subprocess.run, ["umount", str(place)], check=False)
+        return place
+
+    def test_a_full_disk_is_named(self):
+        place = self.mount("size=64k")
+        done = self.tpjitter("run", self.scenario(), "--out", place / "D",
+                             "--set", "sampling.steps=5000")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("rank0.phases.npy", done.stderr)
+        self.assertIn("No space left", done.stderr)
+
+    def test_a_read_only_place_is_refused(self):
+        place = self.mount("ro")
+        done = self.tpjitter("run", self.scenario(), *self.SHORT, "--out", place / "D")
+        self.assertIn(done.returncode, (2, 3), done.stderr)
+        self.assertIn("Read-only", done.stderr)
+
+
+class BadScenarios(ProgramTest):
+    GOOD = 'summary = "s"\nsource = "t"\nworld_size = 2\n'
+
+    def check(self, text, *words):
+        path = self.write_scenario(text)
+        done = self.tpjitter("run", path, "--out", self.directory / "D")
+        self.assertEqual(done.returncode, 2, f"{text}: {done.stderr}")
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        for word in ("case.toml", *words):
+            self.assertIn(word, done.stderr)
+        self.assertFalse((self.directory / "D").exists())
+
+    def test_each_mistake_names_file_line_and_key(self):
+        self.check(self.GOOD + "[shape]\nbatch_sise = 8\n", ":5:", "batch_sise", "batch_size")
+        self.check(self.GOOD + '[shape]\nbatch_size = "8"\n', ":5:", "batch_size")
+        self.check(self.GOOD + "[shape]\nbatch_size = 0\n", ":5:", "batch_size")
+        self.check(self.GOOD + "[shape]\nbatch_size = []\n", ":5:", "batch_size")
+        self.check(self.GOOD + "[shape]\npage_size = 48\n", ":5:", "page_size")
+        self.check(self.GOOD + "[shape]\nbatch_size = 9\ncapture_batch_sizes = [1, 8]\n",
+                   "batch_size")
+        self.check("", "summary")
+        self.check("this is [not TOML", ":1:")
+
+    def test_a_missing_file_is_named(self):
+        done = self.tpjitter("run", self.directory / "absent.toml")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("absent.toml", done.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+// The measured region over a device that notes what it is asked: order, stamps, allocations.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harness/control.h"
+#include "harness/host/host_backend.h"
+#include "harness/step.h"
+#include "tests/allocation_count.h"
+
+namespace tpjitter {
+namespace {
+
+struct NotingDevice {
+  std::vector<std::string> calls;
+  void wait_accept(std::int64_t step) { calls.push_back("wait " + std::to_string(step)); }
+  void copy_inputs(int phase) { calls.push_back("inputs " + std::to_string(phase)); }
+  void rebuild_metadata(int phase) { calls.push_back("rebuild " + std::to_string(phase)); }
+  void launch_graph(int phase) { calls.push_back("launch " + std::to_string(phase)); }
+  void stage_inputs(std::int64_t step) { calls.push_back("stage " + std::to_string(step)); }
+};
+
+TEST(RunStep, DoesTheWorkOfAStepInTimeOrder) {
+  const auto slot = std::make_unique<RankSlot>();
+  StepContext context;
+  context.slot = slot.get();
+  NotingDevice device;
+  std::vector<PhaseRow> rows(2);
+  run_step(device, context, 5, std::span(rows));
+  const std::vector<std::string> expected = {"wait 4",   "inputs 0",  "rebuild 0", "launch 0",
+                                             "inputs 1", "rebuild 1", "launch 1",  "stage 6"};
+  EXPECT_EQ(device.calls, expected);
+  for (const PhaseRow& row : rows) {
+    EXPECT_LE(row.coupling_begin_ns, row.accept_seen_ns);
+    EXPECT_LE(row.accept_seen_ns, row.inputs_begin_ns);
+    EXPECT_LE(row.inputs_begin_ns, row.inputs_end_ns);
+    EXPECT_EQ(row.inputs_end_ns, row.dispatch_begin_ns);
+    EXPECT_LE(row.dispatch_begin_ns, row.dispatch_end_ns);
+    EXPECT_LE(row.dispatch_end_ns, row.launch_begin_ns);
+    EXPECT_LE(row.launch_begin_ns, row.launch_end_ns);
+  }
+}
+
+TEST(RunStep, InjectsOnTheVictimAtItsSteps) {
+  const auto slot = std::make_unique<RankSlot>();
+  CaseConfig config;
+  config.inject_where = "before_launch";
+  config.inject_victim = 1;
+  config.inject_delay_us = 300;
+  config.inject_every_steps = 3;
+  for (const int rank : {0, 1}) {
+    StepContext context;
+    context.slot = slot.get();
+    context.injection = Injection::of(config, rank);
+    NotingDevice device;
+    for (int step = 0; step < 6; ++step) {
+      std::vector<PhaseRow> rows(1);
+      run_step(device, context, step, std::span(rows));
+      const bool hit = rank == 1 && step % 3 == 0;
+      EXPECT_EQ(rows[0].injected_ns, hit ? 300'000 : 0);
+      if (hit) {
+        EXPECT_GE(rows[0].launch_begin_ns - rows[0].dispatch_end_ns, 300'000);
+      }
+    }
+  }
+}
+
+class TimedLoop : public testing::TestWithParam<const char*> {};
+
+TEST_P(TimedLoop, AllocatesNothing) {
+  ControlSegment control = ControlSegment::create(1, 0, 1, "", 100.0);
+  const auto backend = make_host_backend({0, 1, &control});
+  CaseConfig config;
+  config.path = GetParam();
+  config.swa = true;
+  config.layers = 2;
+  config.context_tokens = 512;
+  config.layer_us = 1;
+  EXPECT_TRUE(backend->prepare(config).bit_equal);
+  std::vector<PhaseRow> rows(1);
+  std::int64_t step = 0;
+  for (; step < 5; ++step) backend->run_step(step, rows);  // warm-up
+  const long before = allocation_count();
+  for (; step < 205; ++step) backend->run_step(step, rows);
+  EXPECT_EQ(allocation_count() - before, 0);
+  const CaseChecks checks = backend->finish_block({});
+  EXPECT_EQ(checks.steps_checked, 205);
+  EXPECT_EQ(checks.checksum_failures, 0) << checks.first_failure;
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, TimedLoop, testing::Values("aten", "fused", "fused_in_graph"));
+
+}  // namespace
+}  // namespace tpjitter
