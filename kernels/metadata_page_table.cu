@@ -9,8 +9,8 @@
 //           [pool, req_to_token_stride] int32; full_to_swa int64.
 // Outputs:  live columns of page_table and swa_page_table, int32; nothing past them.
 // Grid:     x = row, y = parts of a row up to the static bound, of 256, 512 or 1024 pages: the
-//           smallest at which all blocks are resident at once. A part past the row's length exits
-//           after two loads.
+//           smallest at which all blocks are resident at once, if any is. A part past the row's
+//           length exits after two loads.
 // Traffic:  live pages * (4 read + 4 written), with SWA live pages * (8 read + 4 written) more; 8 to
 //           12 bytes a block.
 // Limits:   any batch size; to 64 M pages a row; capturable; no host sync.

@@ -52,13 +52,13 @@ int launch_page_table(const PageTableArgs& args, CUstream_st* stream);
 void check_static_bound(const DecodeMetadataArgs& metadata, const std::int64_t* seq_lens);
 
 struct PageTableMetadataArgs {
-  DecodeMetadataArgs metadata;          // page_columns is not used: always live
-  std::int64_t full_to_swa_len = 0;     // entries, with the -1 at the end; SWA only
-  std::int64_t swa_out_buffer_len = 0;  // the persistent buffer, zeroed to its end, whatever
-                                        // swa_out_len says; 0: swa_out_len
-  const std::int64_t* known_seq_lens = nullptr;  // host, [batch_size] tokens before seqlen_offset:
-      // checked against the static bound. Null in a timed
-      // rebuild: there only the device knows them
+  DecodeMetadataArgs metadata;       // page_columns is not used: always live
+  std::int64_t full_to_swa_len = 0;  // entries, with the -1 at the end; SWA only
+  // The persistent buffer, zeroed to its end, whatever swa_out_len says; 0: swa_out_len.
+  std::int64_t swa_out_buffer_len = 0;
+  // Host, [batch_size] tokens before seqlen_offset: checked against the static bound. Null in a
+  // timed rebuild, where only the device knows the lengths.
+  const std::int64_t* known_seq_lens = nullptr;
 };
 
 // Returns ops.status(). Every output equals reference_decode_metadata's with PageColumns::kLive, but

@@ -178,9 +178,11 @@ class CaseAnalysis {
     result.metrics = case_level(-1);
     std::array<bool, kNumPhases> present{};
     for (const std::uint8_t phase : table_.phase) present[phase] = true;
+    const bool only_phase = std::count(present.begin(), present.end(), true) == 1;
     for (int phase = 0; phase < kNumPhases; ++phase) {
       const auto p = static_cast<std::size_t>(phase);
-      if (present[p]) result.phases[p] = case_level(phase);
+      if (!present[p]) continue;
+      result.phases[p] = only_phase ? result.metrics : case_level(phase);
     }
     return result;
   }

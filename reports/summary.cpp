@@ -173,6 +173,24 @@ void check_table(const RunCase& c, const ReplayTable& table, bool every_rank_has
   add(table.phase_mismatch, "phase_mismatch", "replays in which the ranks disagree on the phase");
 }
 
+// What the run itself found wrong with a case's metadata: its times mean nothing then.
+void check_metadata(const RunCase& c, std::vector<RunWarning>* problems) {
+  if (c.bit_equal == false) {
+    problems->push_back({"metadata_differs",
+                         fmt::format("case {}: path {} did not equal the reference before timing; "
+                                     "its times mean nothing",
+                                     c.name, c.path),
+                         std::nullopt});
+  }
+  if (c.checksum_failures > 0) {
+    problems->push_back({"checksum_failed",
+                         fmt::format("case {}: {} of {} steps read wrong metadata; its times mean "
+                                     "nothing",
+                                     c.name, c.checksum_failures, c.steps_checked),
+                         std::nullopt});
+  }
+}
+
 void check_empty_cases(const std::vector<std::string>& names, std::vector<RunWarning>* problems) {
   constexpr std::size_t kMaxNames = 5;
   if (names.empty()) return;
@@ -277,6 +295,7 @@ Summary summarize(const Run& run) {
       continue;
     }
     const ReplayTable table = match_replays(run, c.index);
+    check_metadata(c, &problems);
     check_table(c, table, every_rank_has_rows, &problems);
     if (table.slots() == 0) empty.push_back(c.name);
     const Floors floors = compute_floors(run, c.index, table);

@@ -2,6 +2,7 @@
 // unit of a column of nanoseconds. No colour, no locale.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>

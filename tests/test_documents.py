@@ -173,6 +173,14 @@ class ReadmeAndTheProgram(ProgramTest):
                 checked += 1
         self.assertGreaterEqual(checked, 5)
 
+    def test_scenarios_of_readme_can_be_planned(self):
+        blocks = [block for language, block in FENCE.findall(text_of("README.md"))
+                  if language == "toml"]
+        self.assertTrue(blocks)
+        for block in blocks:
+            planned = self.call([PROGRAM, "plan", self.write_scenario(block), "--backend", "host"])
+            self.assertEqual(planned.returncode, 0, planned.stderr)
+
     def test_flags_in_backticks_are_in_the_help(self):
         text = "".join(self.call([PROGRAM, *command, "--help"]).stdout
                        for command in ([], ["run"], ["report"], ["plan"], ["list"]))

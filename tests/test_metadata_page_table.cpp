@@ -85,7 +85,9 @@ TEST_F(MetadataPageTable, GivesTheKnownAnswersOnLiveColumns) {
         EXPECT_EQ(outputs.cu_seqlens_k, golden.cu_seqlens_k);
       }
       EXPECT_EQ(outputs.cu_seqlens_q, golden.cu_seqlens_q);
-      if (c.has_out_cache_loc) EXPECT_EQ(outputs.swa_out_cache_loc, golden.swa_out_cache_loc);
+      if (c.has_out_cache_loc) {
+        EXPECT_EQ(outputs.swa_out_cache_loc, golden.swa_out_cache_loc);
+      }
       for (std::int64_t row = 0; row < s.batch_size; ++row) {
         const std::int64_t live = std::min<std::int64_t>(
             (outputs.cache_seqlens[row] + s.page_size - 1) / s.page_size, s.max_seq_pages);

@@ -205,6 +205,32 @@ TEST(RunReader, AFileOfOtherFieldsIsReadByName) {
   EXPECT_EQ(metrics["launch_skew_ns"]["reasons"]["p50"], "no graph launches recorded");
 }
 
+TEST(RunReader, WrongMetadataIsAProblemOfTheRun) {
+  GeneratedRun generated = generate_run({});
+  generated.info.cases[0].bit_equal = false;
+  EXPECT_EQ(RunDirectory(generated).summary().exit_code, kExitRunFailed);
+  generated.info.cases[0].bit_equal = true;
+  generated.info.cases[0].checksum_failures = 1;
+  EXPECT_EQ(RunDirectory(generated).summary().exit_code, kExitRunFailed);
+}
+
+TEST(RunReader, AnyChangedByteOfAHeaderIsReportedOrHarmlessAndNeverACrash) {
+  const RunDirectory directory{GeneratorConfig{}};
+  const fs::path file = directory.path() / "rank0.phases.npy";
+  const std::size_t size = npy_header(phase_row_fields(), sizeof(PhaseRow), 40).size();
+  for (std::size_t at = 0; at < size; at += 5) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(at));
+    const auto old = static_cast<char>(stream.get());
+    for (const char changed : {'9', '\'', '\xff'}) {
+      stream.seekp(static_cast<std::streamoff>(at)).put(changed).flush();
+      directory.summary();
+    }
+    stream.seekp(static_cast<std::streamoff>(at)).put(old).flush();
+  }
+  EXPECT_TRUE(directory.read().problems.empty());
+}
+
 TEST(RunReader, ForeignAndDamagedDirectoriesAreErrorsWithTheirExitCode) {
   const RunDirectory empty;
   const auto exit_code = [&] {
