@@ -63,8 +63,11 @@ void run_step(Device& device, StepContext& context, std::int64_t step, std::span
   device.wait_accept(step - 1);
   const std::int64_t accept_seen_ns = now_ns();
 
+  // Where nothing happens between two events they share a stamp.
+  std::int64_t at_ns = accept_seen_ns;
   if (delay_ns > 0 && context.injection.where == InjectWhere::kBeforeDispatch) {
     spin_until_ns(accept_seen_ns + delay_ns);
+    at_ns = now_ns();
   }
   for (int phase = 0; phase < static_cast<int>(rows.size()); ++phase) {
     PhaseRow& row = rows[phase];
@@ -73,32 +76,35 @@ void run_step(Device& device, StepContext& context, std::int64_t step, std::span
     row.injected_ns = delay_ns;
 
     context.at(Stage::kInputs);
-    row.inputs_begin_ns = now_ns();
+    row.inputs_begin_ns = at_ns;
     {
       const NvtxRange range("inputs");
       device.copy_inputs(phase);
     }
-    row.inputs_end_ns = now_ns();
+    at_ns = now_ns();
+    row.inputs_end_ns = row.dispatch_begin_ns = at_ns;
 
     context.at(Stage::kDispatch);
-    row.dispatch_begin_ns = row.inputs_end_ns;
     {
       const NvtxRange range("rebuild");
       device.rebuild_metadata(phase);
     }
-    row.dispatch_end_ns = now_ns();
+    at_ns = now_ns();
+    row.dispatch_end_ns = at_ns;
 
     if (delay_ns > 0 && phase == 0 && context.injection.where == InjectWhere::kBeforeLaunch) {
-      spin_until_ns(row.dispatch_end_ns + delay_ns);
+      spin_until_ns(at_ns + delay_ns);
+      at_ns = now_ns();
     }
 
     context.at(Stage::kLaunch);
-    row.launch_begin_ns = now_ns();
+    row.launch_begin_ns = at_ns;
     {
       const NvtxRange range("launch");
       device.launch_graph(phase);
     }
-    row.launch_end_ns = now_ns();
+    at_ns = now_ns();
+    row.launch_end_ns = at_ns;
   }
 
   device.stage_inputs(step + 1);

@@ -37,9 +37,12 @@ __device__ void copy_lengths(const DecodeMetadataArgs& args) {
 __device__ void gather_swa_out(const DecodeMetadataArgs& args, std::int64_t unit) {
   const std::int64_t i = unit * kMetadataThreads + threadIdx.x;
   if (i >= args.swa_out_len) return;
-  args.swa_out_cache_loc[i] = i < args.num_out_tokens && args.out_cache_loc != nullptr
-                                  ? __ldg(args.full_to_swa + __ldg(args.out_cache_loc + i))
-                                  : 0;
+  std::int64_t slot = 0;
+  if (i < args.num_out_tokens && args.out_cache_loc != nullptr) {
+    slot = __ldg(args.out_cache_loc + i);
+    if (slot >= 0) slot = __ldg(args.full_to_swa + slot);  // -1: nothing to look up
+  }
+  args.swa_out_cache_loc[i] = slot;
 }
 
 template <bool kHasSwa, bool kLive, int kPagesPerThread>

@@ -10,17 +10,19 @@ options=()
 # Build for the GPUs at hand; where there are none, the default architectures would only cost time.
 if command -v nvidia-smi > /dev/null && capability="$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -1)" && [[ $capability =~ ^[0-9]+\.[0-9]+$ ]]; then
   options+=("-DCMAKE_CUDA_ARCHITECTURES=${capability/./}-real")
-  gpus="$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)"
+  options+=("-DTPJITTER_CUDA=AUTO")
 else
   options+=("-DTPJITTER_CUDA=OFF")
-  gpus=0
 fi
 
 cmake --preset release -DTPJITTER_TESTS=OFF "${options[@]}"
 cmake --build --preset release -j "$(nproc)"
 
+# The program knows whether its build and this machine can run the scenario's ranks on GPUs.
 backend=host
-if [[ $gpus -ge 2 ]]; then backend=cuda; fi
+if build/bin/tpjitter plan scenarios/smoke.toml --backend cuda > /dev/null 2>&1; then
+  backend=cuda
+fi
 echo
 echo "== tpjitter run scenarios/smoke.toml --backend $backend"
 build/bin/tpjitter run scenarios/smoke.toml --backend "$backend"

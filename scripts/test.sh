@@ -35,6 +35,8 @@ if [[ $quick != --quick ]]; then
 fi
 
 echo "== release"
-cmake --preset release -DCMAKE_CUDA_ARCHITECTURES="$architecture"
+# quickstart.sh builds into the same folder without tests and, where there is no GPU, without CUDA.
+cmake --preset release -DTPJITTER_TESTS=ON -DTPJITTER_CUDA=AUTO \
+  -DCMAKE_CUDA_ARCHITECTURES="$architecture"
 cmake --build --preset release -j "$jobs"
 ctest --preset release

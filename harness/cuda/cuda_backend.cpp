@@ -123,7 +123,8 @@ Json CudaBackend::operations() const {
     case CudaPath::kAten: {
       kernels::AddressSource addresses;
       kernels::TensorAllocator allocator(addresses.block_source());
-      kernels::RecordingTensorOps ops(allocator, case_->shape.max_context);
+      const auto& lengths = case_->seq_lens_cpu;
+      kernels::RecordingTensorOps ops(allocator, *std::max_element(lengths.begin(), lengths.end()));
       kernels::rebuild_metadata_aten(ops, kernels::DecodePhase::kNormalDecode, case_->aten_args());
       counts = ops.counts();
       break;

@@ -143,6 +143,7 @@ kernels::AtenMetadataArgs CudaCase::aten_args() const {
   args.strided_indices = strided_indices.data();
   args.pool_rows = shape.pool_rows;
   args.full_to_swa_len = static_cast<std::int64_t>(full_to_swa.size());
+  args.swa_out_buffer_len = shape.swa ? max_batch : 0;
   return args;
 }
 

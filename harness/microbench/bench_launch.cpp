@@ -26,7 +26,7 @@ struct NullDevice {
   void stage_inputs(std::int64_t) {}
 };
 
-// One row of run_step: six stamps, three stage words, three NVTX ranges and the row's fields. Many
+// One row of run_step: three stamps, three stage words, three NVTX ranges and the row's fields. Many
 // rows a step, so that what a step costs once (usage call, coupling stamps) drops out.
 void phase_row(benchmark::State& state) {
   constexpr int kRows = 64;
