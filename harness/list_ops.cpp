@@ -100,13 +100,19 @@ std::string joined(std::span<const std::string> names) {
   return text;
 }
 
+ConfigError none_of(const char* flag, const std::string& name, std::span<const std::string> names) {
+  const std::string problem =
+      name.empty() ? "is required" : fmt::format("\"{}\" is not known", name);
+  return ConfigError(fmt::format("list ops: {} {}; allowed: {}", flag, problem, joined(names)));
+}
+
 const RecordedPath& find_path(const std::string& name) {
   std::vector<std::string> names;
   for (const RecordedPath& path : kRecordedPaths) {
     if (path.name == name) return path;
     names.emplace_back(path.name);
   }
-  throw ConfigError(fmt::format("list ops: --path \"{}\" is none of {}", name, joined(names)));
+  throw none_of("--path", name, names);
 }
 
 DecodePhase find_phase(const std::string& name) {
@@ -116,7 +122,7 @@ DecodePhase find_phase(const std::string& name) {
     // Both enumerations number the phases alike.
     if (names.back() == name) return static_cast<DecodePhase>(i);
   }
-  throw ConfigError(fmt::format("list ops: --phase \"{}\" is none of {}", name, joined(names)));
+  throw none_of("--phase", name, names);
 }
 static_assert(static_cast<int>(DecodePhase::kDraftExtendStrided) ==
                   static_cast<int>(Phase::kDraftExtendStrided) &&

@@ -16,25 +16,29 @@ std::string unequal(const char* what, std::int64_t index, std::int64_t got, std:
 
 }  // namespace
 
-kernels::DecodeBodyShape body_shape(const CaseConfig& config, int world_size) {
+kernels::DecodeBodyShape body_shape(const CaseConfig& config, const PlannedPhase& phase,
+                                    int world_size) {
   kernels::DecodeBodyShape shape;
-  shape.layers = static_cast<std::int32_t>(config.layers);
+  shape.layers = phase.layers;
   shape.world_size = world_size;
-  shape.all_reduce_elements = ServingShape::of(config).batch_size * config.hidden_size;
-  shape.swa = config.swa;
+  shape.all_reduce_elements =
+      std::int64_t{ServingShape::of(config).batch_size} * phase.query_len * config.hidden_size;
+  shape.swa = phase.swa;
   return shape;
 }
 
-MetadataBuffers::MetadataBuffers(const ServingShape& shape, kernels::PageColumns columns)
-    : shape_(shape), columns_(columns) {
+MetadataBuffers::MetadataBuffers(const ServingShape& shape, const PlannedPhase& phase,
+                                 kernels::PageColumns columns)
+    : shape_(shape), phase_(phase), columns_(columns) {
   const auto rows = static_cast<std::size_t>(shape.batch_size);
+  if (phase.inputs == PhaseInputs::kDraftExtend) extend_seq_lens_.resize(rows);
   cache_seqlens_.resize(rows);
   cu_seqlens_k_.resize(rows + 1);
   cu_seqlens_q_.resize(rows + 1);
   page_table_.resize(rows * shape.max_seq_pages);
-  if (shape.swa) {
+  if (phase.swa) {
     swa_page_table_.resize(rows * shape.max_seq_pages);
-    swa_out_cache_loc_.resize(shape.max_batch);
+    swa_out_cache_loc_.resize(static_cast<std::size_t>(shape.max_batch) * phase.query_len);
   }
   poison();
 }
@@ -46,35 +50,52 @@ void MetadataBuffers::poison() {
   std::fill(swa_page_table_.begin(), swa_page_table_.end(), kPoison);
   std::fill(swa_out_cache_loc_.begin(), swa_out_cache_loc_.end(), kPoison);
   cu_seqlens_k_[0] = 0;  // preset, never written by a path
+  const bool preset = phase_.q_mode == kernels::QueryMode::kPreset;
   for (std::size_t i = 0; i < cu_seqlens_q_.size(); ++i) {
-    cu_seqlens_q_[i] = static_cast<std::int32_t>(i);  // decode: one query token a row, preset
+    const auto queries = static_cast<std::int32_t>(i) * phase_.query_len;
+    cu_seqlens_q_[i] = preset || i == 0 ? queries : kPoison;
   }
 }
 
 kernels::DecodeMetadataArgs MetadataBuffers::args(const ServingState& state,
                                                   const StepInputs& inputs) {
+  const std::int64_t rows = shape_.batch_size;
   kernels::DecodeMetadataArgs a;
   a.req_pool_indices = inputs.req_pool_indices.data();
   a.seq_lens = inputs.seq_lens.data();
   a.req_to_token = state.req_to_token().data();
   a.out_cache_loc = inputs.out_cache_loc.data();
+  if (phase_.inputs == PhaseInputs::kDraft) {
+    a.out_cache_loc = inputs.draft_cache_loc.data() + rows * phase_.draft_pass;
+  }
+  if (phase_.inputs == PhaseInputs::kDraftExtend) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      extend_seq_lens_[i] = std::int64_t{inputs.seq_lens[i]} + phase_.query_len;
+    }
+    a.seq_lens = extend_seq_lens_.data();
+    a.seq_lens_type = kernels::IntType::kInt64;
+    a.q_lens = inputs.accept_lens.data();
+  }
   a.cache_seqlens = cache_seqlens_.data();
   a.cu_seqlens_k = cu_seqlens_k_.data();
   a.cu_seqlens_q = cu_seqlens_q_.data();
   a.page_table = page_table_.data();
   a.req_to_token_stride = shape_.max_context;
   a.page_table_stride = shape_.max_seq_pages;
-  a.num_out_tokens = shape_.batch_size;
+  a.num_out_tokens = rows * phase_.query_len;
   a.batch_size = shape_.batch_size;
+  a.seqlen_offset = phase_.seqlen_offset;
   a.max_seq_pages = shape_.max_seq_pages;
   a.page_size = shape_.page_size;
+  a.q_mode = phase_.q_mode;
+  a.q_stride = phase_.q_mode == kernels::QueryMode::kStrided ? phase_.query_len : 0;
   a.page_columns = columns_;
-  if (shape_.swa) {
+  if (phase_.swa) {
     a.full_to_swa = state.full_to_swa().data();
     a.swa_page_table = swa_page_table_.data();
     a.swa_page_table_stride = shape_.max_seq_pages;
     a.swa_out_cache_loc = swa_out_cache_loc_.data();
-    a.swa_out_len = shape_.batch_size;
+    a.swa_out_len = rows * phase_.query_len;
   }
   return a;
 }
@@ -88,6 +109,10 @@ std::string MetadataBuffers::difference(const kernels::DecodeMetadataArgs& got,
     if (got.cu_seqlens_k[row + 1] != expected.cu_seqlens_k[row + 1]) {
       return unequal("cu_seqlens_k", row + 1, got.cu_seqlens_k[row + 1],
                      expected.cu_seqlens_k[row + 1]);
+    }
+    if (got.cu_seqlens_q[row + 1] != expected.cu_seqlens_q[row + 1]) {
+      return unequal("cu_seqlens_q", row + 1, got.cu_seqlens_q[row + 1],
+                     expected.cu_seqlens_q[row + 1]);
     }
     const std::int32_t pages =
         (expected.cache_seqlens[row] + expected.page_size - 1) / expected.page_size;

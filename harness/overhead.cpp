@@ -46,6 +46,7 @@ Overhead measure_overhead() {
   const auto slot = std::make_unique<RankSlot>();
   StepContext context;
   context.slot = slot.get();
+  context.plan.phases.resize(2);
   NullDevice device;
   std::array<PhaseRow, 2> rows{};
   const double one =

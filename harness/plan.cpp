@@ -8,15 +8,31 @@
 
 #include "harness/contract/error.h"
 #include "harness/serving_state.h"
+#include "harness/step_plan.h"
 
 namespace tpjitter {
 namespace {
 
 std::int64_t steps_of(const CaseConfig& config) { return config.steps * config.repetitions; }
 
+// Combinations of keys that mean nothing are refused, never silently changed.
+void check_meaning(const Scenario& scenario, const Scenario::Case& c) {
+  const CaseConfig& k = c.config;
+  const auto refuse = [&](const char* key, const std::string& why) {
+    throw ConfigError(fmt::format("{}: case {}: key `{}`: {}", scenario.file, c.name, key, why));
+  };
+  if (k.mode == "speculative" && k.path == "aten" && !k.seq_lens_sync) {
+    refuse(
+        "step.seq_lens_sync",
+        "aten in speculative mode takes lengths from the host and needs the sync; set it to true");
+  }
+}
+
 }  // namespace
 
-int phases_per_step(const CaseConfig&) { return 1; }  // decode: one rebuild, one graph
+int phases_per_step(const CaseConfig& config) {
+  return static_cast<int>(step_plan(config).phases.size());
+}
 
 std::int64_t Plan::rows_per_launch() const {
   std::int64_t rows = 0;
@@ -82,6 +98,7 @@ Plan make_plan(const Scenario& scenario, const BackendEntry& backend,
   for (const Scenario::Case& c : scenario.cases) {
     if (!case_glob.empty() && fnmatch(case_glob.c_str(), c.name.c_str(), 0) != 0) continue;
     ServingShape::of(c.config);  // throws when the case cannot be sized
+    check_meaning(scenario, c);
     if (c.config.inject_where != "none" && c.config.inject_victim >= scenario.world_size) {
       throw ConfigError(
           fmt::format("{}: key `inject.victim`: rank {} does not exist; allowed: 0..{}",

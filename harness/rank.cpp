@@ -175,7 +175,6 @@ class RankProcess {
         row.case_index = entry.case_index;
         row.repetition = entry.repetition;
         row.step = static_cast<std::int32_t>(timed + i);
-        row.graph = phase;
         if (i == 0) row.flags |= kFlagFirstOfBlock;
         if (i == 0 && timed == 0) row.flags |= kFlagFirstAfterWarmup;
         std::atomic_ref(row.sequence).store(++sequence_, std::memory_order_release);

@@ -29,6 +29,9 @@ std::int32_t prefix_of(const ServingShape& s, std::int32_t pool_row) {
 }
 
 // The pages past the prefix exist twice: successive requests of a row use other slots there.
+// Tokens past seq_lens that have a slot: what a step may write or accept.
+std::int32_t reach(const ServingShape& s) { return std::max(kMaxAccept, s.query_len); }
+
 std::int64_t pages_of(const ServingShape& s, std::int32_t pool_row) {
   const std::int64_t prefix_pages = (prefix_of(s, pool_row) + s.page_size - 1) / s.page_size;
   return prefix_pages + 2 * (s.max_seq_pages - prefix_pages);
@@ -55,14 +58,23 @@ ServingShape ServingShape::of(const CaseConfig& config) {
   for (const std::int64_t b : config.capture_batch_sizes) {
     s.max_batch = std::max(s.max_batch, static_cast<std::int32_t>(b));
   }
+  if (config.mode == "speculative") {
+    s.query_len = static_cast<std::int32_t>(config.draft_tokens);
+    s.draft_passes = static_cast<std::int32_t>(config.draft_steps) - 1;
+  }
   s.page_size = static_cast<std::int32_t>(config.page_size);
   const std::int64_t room =
       config.max_context_tokens > 0 ? config.max_context_tokens : config.context_tokens + 1024;
   s.max_context = round_up(room, config.page_size);
   s.max_seq_pages = static_cast<std::int32_t>(s.max_context / config.page_size);
+  if (s.max_context < config.context_tokens + reach(s)) {
+    throw ConfigError("shape.max_context_tokens: " + std::to_string(room) +
+                      " leaves no room for the tokens of a step after context_tokens; allowed: " +
+                      std::to_string(config.context_tokens + reach(s)) + " or more");
+  }
   // Spare rows for requests that join, so that a joining request finds its prefix in place.
   s.pool_rows = 1 + s.live_batch + std::max(1, s.live_batch / 4);
-  s.swa = config.swa;
+  s.needs_mapping = config.swa || (config.mode == "speculative" && config.draft_swa);
   s.seed = static_cast<std::uint64_t>(config.inject_seed);
 
   s.context_tokens = static_cast<std::int32_t>(config.context_tokens);
@@ -101,7 +113,7 @@ ServingState::ServingState(const ServingShape& shape) : shape_(shape) {
       req_to_token_[row * s.max_context + t] = slot_of(row, t);
     }
   }
-  if (s.swa) {
+  if (s.needs_mapping) {
     full_to_swa_.assign(s.num_slots + s.page_size + 1, -1);
     const std::int64_t pages = s.num_slots / s.page_size + 1;  // the padding page included
     for (std::int64_t page = 0; page < pages; ++page) {
@@ -116,7 +128,9 @@ ServingState::ServingState(const ServingShape& shape) : shape_(shape) {
 
   inputs_.req_pool_indices.assign(s.batch_size, 0);
   inputs_.seq_lens.assign(s.batch_size, 1);
-  inputs_.out_cache_loc.assign(s.batch_size, 0);
+  inputs_.out_cache_loc.assign(std::int64_t{s.batch_size} * s.query_len, 0);
+  inputs_.draft_cache_loc.assign(std::int64_t{s.batch_size} * s.draft_passes, 0);
+  inputs_.accept_lens.assign(s.batch_size, s.query_len);
   inputs_.writes.reserve(max_writes());
   inputs_.resets.reserve(s.live_batch);
   pool_row_.assign(s.live_batch, 0);
@@ -126,7 +140,7 @@ ServingState::ServingState(const ServingShape& shape) : shape_(shape) {
 }
 
 std::int64_t ServingState::max_writes() const {
-  return static_cast<std::int64_t>(shape_.live_batch) * kMaxAccept;
+  return static_cast<std::int64_t>(shape_.live_batch) * reach(shape_);
 }
 
 std::int32_t ServingState::slot_of(std::int32_t pool_row, std::int64_t position) const {
@@ -157,7 +171,7 @@ void ServingState::join(std::int32_t row) {
 void ServingState::grow(std::int32_t row) {
   const std::int32_t pool_row = pool_row_[row];
   const auto until = static_cast<std::int32_t>(
-      std::min<std::int64_t>(inputs_.seq_lens[row] + kMaxAccept, shape_.max_context));
+      std::min<std::int64_t>(inputs_.seq_lens[row] + reach(shape_), shape_.max_context));
   for (std::int32_t t = written_[row]; t < until; ++t) {
     const std::int64_t flat = pool_row * shape_.max_context + t;
     const std::int32_t slot = slot_of(pool_row, t);
@@ -165,6 +179,20 @@ void ServingState::grow(std::int32_t row) {
     inputs_.writes.push_back({flat, slot, 0});
   }
   written_[row] = std::max(written_[row], until);
+}
+
+void ServingState::locate(std::int32_t row) {
+  const std::int64_t base = std::int64_t{pool_row_[row]} * shape_.max_context;
+  const bool speculative = shape_.draft_passes > 0;
+  const std::int64_t first = base + inputs_.seq_lens[row] - (speculative ? 0 : 1);
+  for (std::int32_t j = 0; j < shape_.query_len; ++j) {
+    inputs_.out_cache_loc[std::int64_t{row} * shape_.query_len + j] = req_to_token_[first + j];
+  }
+  for (std::int32_t pass = 0; pass < shape_.draft_passes; ++pass) {
+    inputs_.draft_cache_loc[std::int64_t{pass} * shape_.batch_size + row] =
+        req_to_token_[first + pass];
+  }
+  inputs_.accept_lens[row] = accepted_tokens(shape_.seed, inputs_.step, row);
 }
 
 const StepInputs& ServingState::advance() {
@@ -180,15 +208,14 @@ const StepInputs& ServingState::advance() {
       inputs_.resets.push_back({row, inputs_.seq_lens[row]});
     } else {
       inputs_.seq_lens[row] += accepted_tokens(shape_.seed, step - 1, row);
-      const bool full = inputs_.seq_lens[row] + kMaxAccept > shape_.max_context;
+      const bool full = inputs_.seq_lens[row] + reach(shape_) > shape_.max_context;
       const std::uint64_t h = mix64(shape_.seed * 77 + static_cast<std::uint64_t>(step) * 4099 +
                                     static_cast<std::uint64_t>(row));
       if (full || h % kMeanStepsPerRequest == 0) join(row);
     }
     grow(row);
     inputs_.req_pool_indices[row] = pool_row_[row];
-    inputs_.out_cache_loc[row] =
-        req_to_token_[pool_row_[row] * shape_.max_context + inputs_.seq_lens[row] - 1];
+    locate(row);
   }
   if (step == 0) free_rows_.erase(free_rows_.begin(), free_rows_.begin() + shape_.live_batch);
   return inputs_;

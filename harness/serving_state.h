@@ -20,10 +20,12 @@ struct ServingShape {
   std::int32_t page_size = 0;       // tokens
   std::int32_t max_seq_pages = 0;   // static page-table width
   std::int64_t max_context = 0;     // req_to_token row stride, tokens
+  std::int32_t query_len = 1;       // tokens a row in target-verify and draft-extend
+  std::int32_t draft_passes = 0;    // speculative mode; 0: decode
   std::int32_t pool_rows = 0;       // rows of req_to_token; row 0 is reserved for padding
   std::int64_t num_slots = 0;       // KV slots, page 0 reserved for padding
   std::int32_t context_tokens = 0;  // longest prefix a request joins with
-  bool swa = false;
+  bool needs_mapping = false;       // a phase has sliding-window attention
   std::uint64_t seed = 0;
 
   static ServingShape of(const CaseConfig& config);
@@ -47,9 +49,14 @@ struct StepInputs {
   std::int64_t step = -1;
   std::vector<std::int64_t> req_pool_indices;  // [batch_size], padded rows 0
   std::vector<std::int32_t> seq_lens;          // [batch_size], padded rows 1; includes this token
-  std::vector<std::int64_t> out_cache_loc;     // [batch_size], slot of token seq_lens - 1; padded 0
-  std::vector<TokenWrite> writes;              // new tokens' slots, see max_writes()
-  std::vector<LengthReset> resets;             // capacity live_batch; all rows in step 0
+  // Slots that this step writes; padded rows 0. Decode: [batch_size], of token seq_lens - 1.
+  // Speculative: [batch_size, query_len], of the draft tokens seq_lens, seq_lens + 1, ...
+  std::vector<std::int64_t> out_cache_loc;
+  std::vector<std::int64_t> draft_cache_loc;  // [draft_passes, batch_size], of draft token `pass`
+  std::vector<std::int32_t> accept_lens;      // [batch_size] tokens that this step accepts; padded
+                                              // rows query_len; what draft-extend (cumsum) reads
+  std::vector<TokenWrite> writes;             // new tokens' slots, see max_writes()
+  std::vector<LengthReset> resets;            // capacity live_batch; all rows in step 0
 };
 
 class ServingState {
@@ -73,6 +80,7 @@ class ServingState {
   std::int32_t slot_of(std::int32_t pool_row, std::int64_t position) const;
   void join(std::int32_t row);
   void grow(std::int32_t row);
+  void locate(std::int32_t row);
 
   ServingShape shape_;
   StepInputs inputs_;

@@ -4,8 +4,9 @@
 // (but when the run fails):
 //   wait_accept(step)        blocks until the host has seen the accept result of `step`; -1:
 //   nothing copy_inputs(phase)       grouped copies into the persistent input buffers, and padding
-//   rebuild_metadata(phase)  the path's host work; nothing for a path inside the graph
-//   launch_graph(phase)      cudaGraphLaunch
+//   rebuild_metadata(phase)  the path's host work; nothing for a path inside the graph; before the
+//                            first phase also the legacy sync of seq_lens, where a case asks for it
+//   launch_graph(graph)      cudaGraphLaunch
 //   stage_inputs(step)       computes the next step's inputs into a staging buffer, while the
 //                            device runs; never inside a stamped part
 #pragma once
@@ -21,6 +22,7 @@
 #include "harness/control.h"
 #include "harness/injection.h"
 #include "harness/nvtx.h"
+#include "harness/step_plan.h"
 
 namespace tpjitter {
 
@@ -45,6 +47,8 @@ class ThreadUsage {
 
 struct StepContext {
   RankSlot* slot = nullptr;  // stage word, for the launcher's diagnosis
+  StepPlan plan;
+  std::int64_t run_ahead_depth = 0;  // steps whose results the host does not wait for; 0: coupled
   Injection injection;
   ThreadUsage usage;
 
@@ -60,7 +64,7 @@ void run_step(Device& device, StepContext& context, std::int64_t step, std::span
 
   context.at(Stage::kCoupling);
   const std::int64_t coupling_begin_ns = now_ns();
-  device.wait_accept(step - 1);
+  device.wait_accept(step - 1 - context.run_ahead_depth);
   const std::int64_t accept_seen_ns = now_ns();
 
   // Where nothing happens between two events they share a stamp.
@@ -71,6 +75,9 @@ void run_step(Device& device, StepContext& context, std::int64_t step, std::span
   }
   for (int phase = 0; phase < static_cast<int>(rows.size()); ++phase) {
     PhaseRow& row = rows[phase];
+    const PlannedPhase& planned = context.plan.phases[phase];
+    row.phase = static_cast<std::int32_t>(planned.phase);
+    row.graph = planned.graph;
     row.coupling_begin_ns = coupling_begin_ns;
     row.accept_seen_ns = accept_seen_ns;
     row.injected_ns = delay_ns;
@@ -97,11 +104,15 @@ void run_step(Device& device, StepContext& context, std::int64_t step, std::span
       at_ns = now_ns();
     }
 
+    if (!planned.launches) {  // its forward is in the graph of a later phase
+      row.flags |= kFlagNoLaunch;
+      continue;
+    }
     context.at(Stage::kLaunch);
     row.launch_begin_ns = at_ns;
     {
       const NvtxRange range("launch");
-      device.launch_graph(phase);
+      device.launch_graph(planned.graph);
     }
     at_ns = now_ns();
     row.launch_end_ns = at_ns;

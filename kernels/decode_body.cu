@@ -166,10 +166,10 @@ __global__ void __launch_bounds__(kThreads) head_kernel(const DecodeBodyArgs arg
   add_to_checksum(args.state, fold_reduced(args, last));
 }
 
-__global__ void __launch_bounds__(kThreads) accept_kernel(const AcceptArgs args) {
+// Moves the batch on by the accepted tokens and tells the host. Whole block.
+__device__ void accept_step(const AcceptArgs& args, bool stop) {
   DecodeBodyState& state = *args.state;
   const std::int64_t step = state.step;
-  const bool stop = block_aborted(args.guard);
   std::uint64_t accepted = 0;
   for (std::int32_t row = static_cast<std::int32_t>(threadIdx.x); row < args.live_rows && !stop;
        row += kThreads) {
@@ -184,13 +184,20 @@ __global__ void __launch_bounds__(kThreads) accept_kernel(const AcceptArgs args)
   args.result->abort = stop ? 1u : 0u;
   __threadfence_system();
   *const_cast<volatile std::int64_t*>(&args.result->step) = step + 1;
+  state.step = step + 1;
+}
+
+__global__ void __launch_bounds__(kThreads) accept_kernel(const AcceptArgs args) {
+  const bool stop = block_aborted(args.guard);
+  if (args.end_of_step) accept_step(args, stop);
+  if (threadIdx.x != 0) return;
+  DecodeBodyState& state = *args.state;
   if (args.ring.graphs != nullptr) {
     GraphStamp& stamp = args.ring.graphs[state.ring_entry];
     stamp.replay = state.replay + 1;
     stamp.checksum = state.checksum;
     stamp.end_ns = globaltimer_ns();
   }
-  state.step = step + 1;
   state.replay += 1;
   state.ring_entry = state.ring_entry + 1 == args.ring.capacity ? 0 : state.ring_entry + 1;
   state.checksum = 0;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/decode_metadata.h"
 #include "kernels/spin.h"
@@ -83,14 +84,25 @@ inline constexpr int kAllReducesPerLayer = 2;
 // and all of swa_out_cache_loc's view.
 std::uint64_t reference_metadata_fold(const DecodeMetadataArgs& metadata, bool sliding);
 
-// Checksum that a whole step must give.
+// One forward in a graph: its layers read this metadata. Layers and all-reduce ordinals count on
+// over the forwards of a graph.
+struct GraphForward {
+  DecodeMetadataArgs metadata;
+  std::int32_t layers = 1;
+  bool swa = false;
+};
+
+// Checksum that a replay of a graph must give; shape.layers and shape.swa are not used.
+std::uint64_t reference_graph_checksum(std::span<const GraphForward> forwards,
+                                       const DecodeBodyShape& shape, std::int64_t step);
+// The same of a graph with one forward.
 std::uint64_t reference_step_checksum(const DecodeMetadataArgs& metadata,
                                       const DecodeBodyShape& shape, std::int64_t step);
 
 // What the accept kernel writes to mapped memory, `step` last.
 struct alignas(64) AcceptResult {
-  std::int64_t step;  // step + 1 of the result; 0: none yet
-  std::uint64_t checksum;
+  std::int64_t step;             // step + 1 of the result; 0: none yet
+  std::uint64_t checksum;        // of the step's last graph
   std::int64_t accepted_tokens;  // summed over the live rows
   std::uint32_t abort;           // 1: a device wait passed its deadline or a peer did
   std::uint32_t reserved;
@@ -104,12 +116,13 @@ struct DecodeBodyState {
   std::int64_t step;        // of the batch; what all-reduce values and accept counts come from
   std::int64_t replay;      // graph replays since the ring was made
   std::int64_t ring_entry;  // replay % capacity: StampRing::entry points here
-  std::uint64_t checksum;   // of the step so far
+  std::uint64_t checksum;   // of the replay so far
 };
 
+// Of one forward in a graph; only metadata, shape.swa and stamp_begin differ between forwards.
 struct DecodeBodyArgs {
-  DecodeMetadataArgs metadata;       // the rebuilt tables; cu_seqlens_q set, whoever filled it
-  DecodeBodyShape shape;             // all_reduce_elements a multiple of 8
+  DecodeMetadataArgs metadata;  // the rebuilt tables; cu_seqlens_q set, whoever filled it
+  DecodeBodyShape shape;        // layers of the whole graph; all_reduce_elements a multiple of 8
   DecodeBodyState* state = nullptr;  // device
   std::int32_t* kv = nullptr;        // [kv_slots] written through out_cache_loc
   std::int32_t* swa_kv = nullptr;    // [swa_kv_slots] through swa_out_cache_loc; null: no SWA
@@ -130,13 +143,15 @@ struct AcceptArgs {
   AcceptResult* result = nullptr;    // device or mapped memory
   std::uint64_t seed = 0;
   std::int32_t live_rows = 0;
+  bool end_of_step = true;  // false: the step has a graph after this one; only the replay ends
   StampRing ring;
   SpinGuard guard;
 };
 
 // In the order of a graph: per layer attention, all-reduce 2l, load, all-reduce 2l + 1 (and empty
-// nodes); then head and accept. Each folds the output of the all-reduce before it; attention and
-// load make the input of the one after. Return cudaError_t; capturable.
+// nodes); then head and accept. Layers count on over the forwards of a graph. Each folds the output
+// of the all-reduce before it; attention and load make the input of the one after. Return
+// cudaError_t; capturable.
 int launch_attention(const DecodeBodyArgs& args, int layer, CUstream_st* stream);
 int launch_load(const DecodeBodyArgs& args, int layer, CUstream_st* stream);
 int launch_empty_node(CUstream_st* stream);

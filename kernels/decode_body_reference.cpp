@@ -32,15 +32,18 @@ std::uint64_t reference_metadata_fold(const DecodeMetadataArgs& m, bool sliding)
   return sum;
 }
 
-std::uint64_t reference_step_checksum(const DecodeMetadataArgs& metadata,
-                                      const DecodeBodyShape& shape, std::int64_t step) {
-  const std::uint64_t full = reference_metadata_fold(metadata, false);
-  const std::uint64_t sliding = shape.swa ? reference_metadata_fold(metadata, true) : 0;
+std::uint64_t reference_graph_checksum(std::span<const GraphForward> forwards,
+                                       const DecodeBodyShape& shape, std::int64_t step) {
   std::uint64_t sum = 0;
-  for (int layer = 0; layer < shape.layers; ++layer) {
-    sum += fold_weight(layer) * (layer_is_sliding(shape.swa, layer) ? sliding : full);
+  int layer = 0;
+  for (const GraphForward& forward : forwards) {
+    const std::uint64_t full = reference_metadata_fold(forward.metadata, false);
+    const std::uint64_t sliding = forward.swa ? reference_metadata_fold(forward.metadata, true) : 0;
+    for (int end = layer + forward.layers; layer < end; ++layer) {
+      sum += fold_weight(layer) * (layer_is_sliding(forward.swa, layer) ? sliding : full);
+    }
   }
-  for (int n = 0; n < shape.layers * kAllReducesPerLayer; ++n) {
+  for (int n = 0; n < layer * kAllReducesPerLayer; ++n) {
     std::uint64_t total = 0;
     for (int lane = 0; lane < 4; ++lane) {  // the value depends on i only through i & 3
       const std::int64_t count = (shape.all_reduce_elements + 3 - lane) / 4;
@@ -51,6 +54,12 @@ std::uint64_t reference_step_checksum(const DecodeMetadataArgs& metadata,
     sum += fold_weight(n) * total;
   }
   return sum;
+}
+
+std::uint64_t reference_step_checksum(const DecodeMetadataArgs& metadata,
+                                      const DecodeBodyShape& shape, std::int64_t step) {
+  const GraphForward forward{metadata, shape.layers, shape.swa};
+  return reference_graph_checksum({&forward, 1}, shape, step);
 }
 
 }  // namespace tpjitter::kernels

@@ -5,6 +5,8 @@
 
 #include <stdexcept>
 
+#include "kernels/metadata_steps.h"
+
 namespace tpjitter::kernels {
 namespace {
 
@@ -12,53 +14,17 @@ std::int64_t ceil_divide(std::int64_t tokens, std::int64_t divisor) {
   return (tokens + divisor - 1) / divisor;
 }
 
-bool is_draft_extend(DecodePhase phase) {
-  return phase == DecodePhase::kDraftExtendCumsum || phase == DecodePhase::kDraftExtendStrided;
-}
-
 // cache_seqlens from seq_lens, and the longest length of the batch, tokens.
 std::int64_t update_seqlens(TensorOps& ops, DecodePhase phase, const AtenMetadataArgs& args,
                             const Tensor& seq_lens, const Tensor& seq_lens_cpu,
                             const Tensor& cache_seqlens) {
   const std::int64_t offset = args.metadata.seqlen_offset;
-  if (phase == DecodePhase::kDraftDecode) {
-    // The backend is given the draft step and adds 1 itself, also at step 0.
-    const Tensor at_step = ops.add(seq_lens, offset - 1);
-    ops.copy_(cache_seqlens, ops.add(at_step, 1));
-    return ops.item(ops.max(cache_seqlens));
-  }
-  if (phase == DecodePhase::kTargetVerify) {
-    ops.copy_(cache_seqlens, ops.add(seq_lens, offset));
-  } else {
-    ops.copy_(cache_seqlens, seq_lens);
-  }
+  update_cache_seqlens(ops, phase, offset, seq_lens, cache_seqlens);
+  if (phase == DecodePhase::kDraftDecode) return ops.item(ops.max(cache_seqlens));
   const std::int64_t longest = ops.item(ops.max(seq_lens_cpu));
   if (phase == DecodePhase::kNormalDecode) return longest;
   // Verify and draft-extend compute it again for the page count.
   return ops.item(ops.max(seq_lens_cpu)) + (phase == DecodePhase::kTargetVerify ? offset : 0);
-}
-
-void update_cu_seqlens_k(TensorOps& ops, const DecodeMetadataArgs& metadata,
-                         const Tensor& cache_seqlens) {
-  const Tensor whole =
-      vector_tensor(metadata.cu_seqlens_k, IntType::kInt32, metadata.batch_size + 1);
-  const Tensor tail = ops.slice(whole, 0, 1, metadata.batch_size + 1);
-  ops.copy_(tail, ops.cumsum(cache_seqlens, IntType::kInt32));
-}
-
-void update_cu_seqlens_q(TensorOps& ops, DecodePhase phase, const DecodeMetadataArgs& metadata) {
-  const std::int64_t batch_size = metadata.batch_size;
-  const Tensor whole = vector_tensor(metadata.cu_seqlens_q, IntType::kInt32, batch_size + 1);
-  if (phase == DecodePhase::kDraftExtendCumsum) {
-    const Tensor q_lens = ops.slice(
-        vector_tensor(metadata.q_lens, metadata.q_lens_type, batch_size), 0, 0, batch_size);
-    const Tensor tail = ops.slice(whole, 0, 1, batch_size + 1);
-    ops.copy_(tail, ops.cumsum(q_lens, IntType::kInt32));
-    return;
-  }
-  const Tensor tail = ops.slice(whole, 0, 1, batch_size + 1);
-  const std::int64_t stride = metadata.q_stride;
-  ops.copy_(tail, ops.arange(stride, batch_size * stride + 1, stride, IntType::kInt32));
 }
 
 // page_table[:, :P], and swa_page_table[:, :P] where there is one.
@@ -94,23 +60,6 @@ void update_page_tables(TensorOps& ops, DecodePhase phase, const AtenMetadataArg
   ops.copy_(swa_page_table, ops.floor_divide(swa_slots, metadata.page_size));
 }
 
-void update_swa_out_cache_loc(TensorOps& ops, const AtenMetadataArgs& args) {
-  const DecodeMetadataArgs& metadata = args.metadata;
-  const std::int64_t length =
-      args.swa_out_buffer_len > 0 ? args.swa_out_buffer_len : metadata.swa_out_len;
-  const std::int64_t live = metadata.num_out_tokens;
-  if (live > length) {
-    throw std::invalid_argument("aten metadata: out_cache_loc is longer than swa_out_cache_loc");
-  }
-  const Tensor buffer = vector_tensor(metadata.swa_out_cache_loc, IntType::kInt64, length);
-  ops.zero_(ops.slice(buffer, 0, live, length));
-  const Tensor destination = ops.slice(buffer, 0, 0, live);
-  const Tensor full_to_swa =
-      vector_tensor(metadata.full_to_swa, IntType::kInt64, args.full_to_swa_len);
-  const Tensor locations = vector_tensor(metadata.out_cache_loc, IntType::kInt64, live);
-  ops.copy_(destination, ops.index(full_to_swa, locations));
-}
-
 }  // namespace
 
 int rebuild_metadata_aten(TensorOps& ops, DecodePhase phase, const AtenMetadataArgs& args) {
@@ -139,9 +88,10 @@ int rebuild_metadata_aten(TensorOps& ops, DecodePhase phase, const AtenMetadataA
     throw std::invalid_argument("aten metadata: a length is past max_seq_pages * page_size");
   }
   update_cu_seqlens_k(ops, metadata, cache_seqlens);
-  if (is_draft_extend(phase)) update_cu_seqlens_q(ops, phase, metadata);
+  update_cu_seqlens_q(ops, phase, metadata);
   update_page_tables(ops, phase, args, req_pool_indices, pages);
-  if (metadata.swa_out_cache_loc != nullptr && metadata.out_cache_loc != nullptr) {
+  if (translates_out_cache_loc(metadata)) {
+    check_swa_out_length(args);
     update_swa_out_cache_loc(ops, args);
   }
   ops.end_rebuild();

@@ -11,14 +11,10 @@
 
 #include "kernels/metadata_floor.h"
 #include "kernels/metadata_grid.h"
+#include "kernels/metadata_pages.cuh"
 
 namespace tpjitter::kernels {
 namespace {
-
-__device__ std::int64_t load_int(const void* __restrict__ data, IntType type, std::int64_t i) {
-  return type == IntType::kInt64 ? __ldg(static_cast<const long long*>(data) + i)
-                                 : __ldg(static_cast<const int*>(data) + i);
-}
 
 __device__ void copy_lengths(const DecodeMetadataArgs& args) {
   for (std::int64_t i = threadIdx.x; i < args.batch_size; i += kMetadataThreads) {

@@ -24,6 +24,7 @@
 #include <cstdint>
 
 #include "kernels/metadata_fused.h"
+#include "kernels/metadata_pages.cuh"
 
 namespace tpjitter::kernels {
 namespace {
@@ -32,17 +33,6 @@ constexpr int kWarps = kMetadataThreads / 32;
 constexpr int kItems = 4;  // entries of the prefix sum a thread
 constexpr int kTile = kMetadataThreads * kItems;
 constexpr unsigned kFullWarp = 0xffffffffu;
-
-__device__ std::int64_t load_int(const void* __restrict__ data, IntType type, std::int64_t i) {
-  return type == IntType::kInt64 ? __ldg(static_cast<const long long*>(data) + i)
-                                 : __ldg(static_cast<const int*>(data) + i);
-}
-
-// slot / page_size towards zero, without a division.
-__device__ std::int32_t page_of(std::int32_t slot, std::int32_t page_shift) {
-  const std::int32_t rounding = (slot >> 31) & ((1 << page_shift) - 1);
-  return (slot + rounding) >> page_shift;
-}
 
 // Inclusive sum over the warp. Unsigned: wraps like the reference.
 __device__ std::uint32_t warp_inclusive_sum(std::uint32_t value) {
@@ -198,8 +188,7 @@ __device__ void write_pages(const FusedMetadataParams& params) {
     if (column >= columns) continue;  // past the row, or past its live pages
     page_row[column] = page_of(slot[j], params.page_shift);
     if (kHasSwa) {
-      swa_row[column] =
-          swa_slot[j] < 0 ? -1 : static_cast<std::int32_t>(swa_slot[j] >> params.page_shift);
+      swa_row[column] = swa_page_of(swa_slot[j], params.page_shift);
     }
   }
 }

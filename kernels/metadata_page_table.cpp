@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/metadata_steps.h"
 #include "kernels/tensor_ops.h"
 
 namespace tpjitter::kernels {
@@ -35,47 +36,6 @@ void check_phase(DecodePhase phase, const DecodeMetadataArgs& metadata) {
   }
 }
 
-void update_seqlens(TensorOps& ops, DecodePhase phase, const DecodeMetadataArgs& metadata,
-                    const Tensor& seq_lens, const Tensor& cache_seqlens) {
-  const std::int64_t offset = metadata.seqlen_offset;
-  if (phase == DecodePhase::kDraftDecode) {
-    // The backend knows the draft step and adds 1 itself, also at step 0.
-    ops.copy_(cache_seqlens, ops.add(ops.add(seq_lens, offset - 1), 1));
-  } else if (phase == DecodePhase::kTargetVerify) {
-    ops.copy_(cache_seqlens, ops.add(seq_lens, offset));
-  } else {
-    ops.copy_(cache_seqlens, seq_lens);
-  }
-}
-
-// Entries 1 and on of a cu_seqlens array.
-Tensor after_first(TensorOps& ops, std::int32_t* cu_seqlens, std::int64_t batch_size) {
-  return ops.slice(vector_tensor(cu_seqlens, IntType::kInt32, batch_size + 1), 0, 1,
-                   batch_size + 1);
-}
-
-void update_cu_seqlens_q(TensorOps& ops, DecodePhase phase, const DecodeMetadataArgs& metadata) {
-  const std::int64_t batch_size = metadata.batch_size;
-  if (phase == DecodePhase::kDraftExtendCumsum) {
-    const Tensor q_lens = ops.slice(
-        vector_tensor(metadata.q_lens, metadata.q_lens_type, batch_size), 0, 0, batch_size);
-    const Tensor tail = after_first(ops, metadata.cu_seqlens_q, batch_size);
-    ops.copy_(tail, ops.cumsum(q_lens, IntType::kInt32));
-  } else if (phase == DecodePhase::kDraftExtendStrided) {
-    const std::int64_t stride = metadata.q_stride;
-    const Tensor tail = after_first(ops, metadata.cu_seqlens_q, batch_size);
-    ops.copy_(tail, ops.arange(stride, batch_size * stride + 1, stride, IntType::kInt32));
-  }
-}
-
-bool translates_out_cache_loc(const DecodeMetadataArgs& metadata) {
-  return metadata.swa_out_cache_loc != nullptr && metadata.out_cache_loc != nullptr;
-}
-
-std::int64_t swa_out_length(const PageTableMetadataArgs& args) {
-  return args.swa_out_buffer_len > 0 ? args.swa_out_buffer_len : args.metadata.swa_out_len;
-}
-
 void check_arguments(DecodePhase phase, const PageTableMetadataArgs& args) {
   const DecodeMetadataArgs& metadata = args.metadata;
   check_phase(phase, metadata);
@@ -84,23 +44,7 @@ void check_arguments(DecodePhase phase, const PageTableMetadataArgs& args) {
   if (metadata.full_to_swa == nullptr) {
     throw std::invalid_argument("page-table metadata: swa_out_cache_loc without full_to_swa");
   }
-  if (metadata.num_out_tokens > swa_out_length(args)) {
-    throw std::invalid_argument(
-        "page-table metadata: out_cache_loc is longer than swa_out_cache_loc");
-  }
-}
-
-void update_swa_out_cache_loc(TensorOps& ops, const PageTableMetadataArgs& args) {
-  const DecodeMetadataArgs& metadata = args.metadata;
-  const std::int64_t length = swa_out_length(args);
-  const std::int64_t live = metadata.num_out_tokens;
-  const Tensor buffer = vector_tensor(metadata.swa_out_cache_loc, IntType::kInt64, length);
-  ops.zero_(ops.slice(buffer, 0, live, length));
-  const Tensor destination = ops.slice(buffer, 0, 0, live);
-  const Tensor full_to_swa =
-      vector_tensor(metadata.full_to_swa, IntType::kInt64, args.full_to_swa_len);
-  const Tensor locations = vector_tensor(metadata.out_cache_loc, IntType::kInt64, live);
-  ops.copy_(destination, ops.index(full_to_swa, locations));
+  check_swa_out_length(args);
 }
 
 }  // namespace
@@ -182,9 +126,8 @@ int rebuild_metadata_page_table(TensorOps& ops, DecodePhase phase,
   if (phase == DecodePhase::kDraftDecode) {
     cache_seqlens = ops.slice(cache_seqlens, 0, 0, batch_size);
   }
-  update_seqlens(ops, phase, metadata, seq_lens, cache_seqlens);
-  const Tensor tail = after_first(ops, metadata.cu_seqlens_k, batch_size);
-  ops.copy_(tail, ops.cumsum(cache_seqlens, IntType::kInt32));
+  update_cache_seqlens(ops, phase, metadata.seqlen_offset, seq_lens, cache_seqlens);
+  update_cu_seqlens_k(ops, metadata, cache_seqlens);
   update_cu_seqlens_q(ops, phase, metadata);
   ops.page_table(page_table_args(metadata));
   if (translates_out_cache_loc(metadata)) update_swa_out_cache_loc(ops, args);

@@ -20,6 +20,7 @@
 #include <cstdint>
 
 #include "kernels/metadata_page_table.h"
+#include "kernels/metadata_pages.cuh"
 
 namespace tpjitter::kernels {
 namespace {
@@ -27,18 +28,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr std::int64_t kResidentBlocks = 1056;  // of 256 threads, on an H200
 constexpr std::int64_t kMaxGridY = 65535;
-
-// slot / page_size towards zero, without a division.
-__device__ std::int32_t page_of(std::int32_t slot, std::int32_t page_shift) {
-  const std::int32_t rounding = (slot >> 31) & ((1 << page_shift) - 1);
-  return (slot + rounding) >> page_shift;
-}
-
-__device__ std::int64_t load_pool_row(const PageTableArgs& args, std::int64_t row) {
-  return args.req_pool_indices_type == IntType::kInt64
-             ? __ldg(static_cast<const long long*>(args.req_pool_indices) + row)
-             : __ldg(static_cast<const int*>(args.req_pool_indices) + row);
-}
 
 // Pages of the row to write: its own, at most the static bound.
 __device__ std::int32_t live_pages(const PageTableArgs& args, std::int64_t row,
@@ -54,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t row = blockIdx.x;
   const std::int32_t part = static_cast<std::int32_t>(blockIdx.y) * (kThreads * kPagesPerThread);
   // Both loads are in flight together: the guard makes the chain no longer.
-  const std::int64_t pool_row = load_pool_row(args, row);
+  const std::int64_t pool_row = load_int(args.req_pool_indices, args.req_pool_indices_type, row);
   const std::int32_t columns = live_pages(args, row, page_shift);
   if (part >= columns) return;  // the whole block lies past this row's length
 
@@ -82,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
     args.page_table[row * args.page_table_stride + column] = page_of(slot[j], page_shift);
     if (kHasSwa) {
       args.swa_page_table[row * args.swa_page_table_stride + column] =
-          swa_slot[j] < 0 ? -1 : static_cast<std::int32_t>(swa_slot[j] >> page_shift);
+          swa_page_of(swa_slot[j], page_shift);
     }
   }
 }

@@ -24,7 +24,7 @@ struct alignas(16) GraphStamp {
   std::int64_t replay;     // counter + 1 of the replay that wrote it; 0: never
   std::int64_t begin_ns;   // first node
   std::int64_t end_ns;     // last node
-  std::uint64_t checksum;  // of the step that ended with this graph
+  std::uint64_t checksum;  // of this replay
 };
 
 struct StampRing {
@@ -33,7 +33,7 @@ struct StampRing {
   const std::int64_t* entry =
       nullptr;                // device, replay % capacity; moved on by a replay's last kernel
   std::int64_t capacity = 1;  // replays
-  std::int32_t all_reduces_per_replay = 0;
+  std::int32_t all_reduces_per_replay = 0;  // room; a graph may have fewer
 };
 
 enum class StampPoint : std::int32_t {

@@ -1,10 +1,12 @@
 // Applies one step's staged inputs.
 // Inputs:   the staging buffer of step_inputs.h, on the device.
-// Outputs:  req_pool_indices, out_cache_loc, seq_lens [batch_size]; req_to_token, new tokens only.
-// Grid:     one thread per row or token write, whichever is more; no two threads write one place.
+// Outputs:  req_pool_indices, accept_lens, seq_lens [batch_size]; out_cache_loc [batch_size,
+//           query_len]; draft_cache_loc [draft_passes, batch_size]; req_to_token, new tokens only.
+// Grid:     a thread per row, location or token write, whichever are most; no two threads write one
+//           place.
 // Traffic:  the staging buffer once and as much written.
 // Limits:   any batch size; capturable, but run eagerly: its argument and copy are the inputs
-// stage.
+//           stage.
 #include <cuda_runtime.h>
 
 #include "kernels/step_inputs.h"
@@ -19,16 +21,37 @@ __device__ const T* part(const StepInputsArgs& args, std::size_t offset) {
   return reinterpret_cast<const T*>(args.staging + offset);
 }
 
+// Locations: staged for live rows only.
+__device__ void apply_locations(const StepInputsArgs& args, std::int64_t i) {
+  const StagedLayout& layout = args.layout;
+  if (i < std::int64_t{layout.batch_size} * layout.query_len) {
+    const bool live = i < std::int64_t{layout.live_rows} * layout.query_len;
+    args.out_cache_loc[i] = live ? part<std::int64_t>(args, layout.out_cache_loc)[i] : 0;
+  }
+  if (i < std::int64_t{layout.batch_size} * layout.draft_passes) {
+    const std::int64_t pass = i / layout.batch_size;
+    const std::int64_t row = i % layout.batch_size;
+    const std::int64_t* staged =
+        part<std::int64_t>(args, layout.draft_cache_loc) + pass * layout.live_rows;
+    args.draft_cache_loc[pass * args.draft_cache_loc_stride + row] =
+        row < layout.live_rows ? staged[row] : 0;
+  }
+}
+
 __global__ void step_inputs_kernel(const StepInputsArgs args) {
   const StagedHeader header = *part<StagedHeader>(args, 0);
   const auto i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < args.layout.batch_size) {
     const bool live = i < args.layout.live_rows;
     args.req_pool_indices[i] = live ? part<std::int64_t>(args, args.layout.req_pool_indices)[i] : 0;
-    args.out_cache_loc[i] = live ? part<std::int64_t>(args, args.layout.out_cache_loc)[i] : 0;
     // A length of 0 would give a padded row no page at all, which attention kernels do not accept.
     if (!live) args.seq_lens[i] = 1;
+    if (args.layout.draft_passes > 0) {
+      args.accept_lens[i] =
+          live ? part<std::int32_t>(args, args.layout.accept_lens)[i] : args.layout.query_len;
+    }
   }
+  apply_locations(args, i);
   if (i < header.num_resets) {
     const StagedLengthReset reset = part<StagedLengthReset>(args, args.layout.resets)[i];
     args.seq_lens[reset.row] = reset.seq_len;
@@ -39,14 +62,31 @@ __global__ void step_inputs_kernel(const StepInputsArgs args) {
   }
 }
 
+__global__ void extend_lengths_kernel(const ExtendLengthsArgs args) {
+  const auto i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < args.batch_size) args.extended[i] = std::int64_t{args.seq_lens[i]} + args.query_len;
+}
+
+unsigned blocks_for(std::int64_t items) {
+  return static_cast<unsigned>((items + kThreads - 1) / kThreads);
+}
+
 }  // namespace
 
 int launch_step_inputs(const StepInputsArgs& args, CUstream_st* stream) {
-  std::int64_t items = args.layout.batch_size;
+  const StagedLayout& layout = args.layout;
+  const std::int64_t a_row =
+      layout.query_len > layout.draft_passes ? layout.query_len : layout.draft_passes;
+  std::int64_t items = layout.batch_size * a_row;
   if (args.max_writes > items) items = args.max_writes;
   if (items == 0) return cudaSuccess;
-  const auto blocks = static_cast<unsigned>((items + kThreads - 1) / kThreads);
-  step_inputs_kernel<<<blocks, kThreads, 0, stream>>>(args);
+  step_inputs_kernel<<<blocks_for(items), kThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+int launch_extend_lengths(const ExtendLengthsArgs& args, CUstream_st* stream) {
+  if (args.batch_size == 0) return cudaSuccess;
+  extend_lengths_kernel<<<blocks_for(args.batch_size), kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

@@ -33,20 +33,32 @@ struct StagedHeader {
 struct StagedLayout {
   std::int32_t batch_size = 0;       // captured rows
   std::int32_t live_rows = 0;        // at most batch_size; the rest are padded
+  std::int32_t query_len = 1;        // slots a row
+  std::int32_t draft_passes = 0;     // 0: decode, without the draft parts
   std::size_t req_pool_indices = 0;  // [live_rows] int64
-  std::size_t out_cache_loc = 0;     // [live_rows] int64
+  std::size_t out_cache_loc = 0;     // [live_rows, query_len] int64
+  std::size_t draft_cache_loc = 0;   // [draft_passes, live_rows] int64
+  std::size_t accept_lens = 0;       // [live_rows] int32; with draft passes only
   std::size_t resets = 0;            // [live_rows] StagedLengthReset, num_resets used
   std::size_t writes = 0;            // [num_writes] StagedTokenWrite
 
-  static StagedLayout of(std::int32_t batch_size, std::int32_t live_rows) {
+  static StagedLayout of(std::int32_t batch_size, std::int32_t live_rows,
+                         std::int32_t query_len = 1, std::int32_t draft_passes = 0) {
     const auto live = static_cast<std::size_t>(live_rows);
+    const std::size_t locations = sizeof(std::int64_t) * live;
     StagedLayout layout;
     layout.batch_size = batch_size;
     layout.live_rows = live_rows;
+    layout.query_len = query_len;
+    layout.draft_passes = draft_passes;
     layout.req_pool_indices = sizeof(StagedHeader);
-    layout.out_cache_loc = layout.req_pool_indices + sizeof(std::int64_t) * live;
-    layout.resets = layout.out_cache_loc + sizeof(std::int64_t) * live;
+    layout.out_cache_loc = layout.req_pool_indices + locations;
+    layout.draft_cache_loc = layout.out_cache_loc + locations * static_cast<std::size_t>(query_len);
+    layout.accept_lens =
+        layout.draft_cache_loc + locations * static_cast<std::size_t>(draft_passes);
+    layout.resets = layout.accept_lens + (draft_passes > 0 ? sizeof(std::int32_t) * live : 0);
     layout.writes = layout.resets + sizeof(StagedLengthReset) * live;
+    layout.writes = (layout.writes + 7) / 8 * 8;  // int64 follow an odd number of int32
     return layout;
   }
   std::size_t bytes(std::int64_t num_writes) const {
@@ -54,17 +66,32 @@ struct StagedLayout {
   }
 };
 
+// Outputs of padded rows: 0; seq_lens 1; accept_lens query_len.
 struct StepInputsArgs {
   const unsigned char* staging = nullptr;  // device, StagedLayout
   StagedLayout layout;
   std::int64_t max_writes = 0;               // sizes the grid
-  std::int64_t* req_pool_indices = nullptr;  // [batch_size]; padded rows become 0
-  std::int64_t* out_cache_loc = nullptr;     // [batch_size]; padded rows become 0
-  std::int32_t* seq_lens = nullptr;          // [batch_size], resets only; padded rows become 1
+  std::int64_t* req_pool_indices = nullptr;  // [batch_size]
+  std::int64_t* out_cache_loc = nullptr;     // [batch_size, query_len]
+  std::int64_t* draft_cache_loc = nullptr;   // [draft_passes, draft_cache_loc_stride]
+  std::int64_t draft_cache_loc_stride = 0;   // elements, at least batch_size
+  std::int32_t* accept_lens = nullptr;       // [batch_size]; with draft passes only
+  std::int32_t* seq_lens = nullptr;          // [batch_size], resets only
   std::int32_t* req_to_token = nullptr;
 };
 
 // Returns cudaError_t.
 int launch_step_inputs(const StepInputsArgs& args, CUstream_st* stream);
+
+// Draft-extend's lengths: the draft tokens already counted, int64 as its runner keeps them.
+struct ExtendLengthsArgs {
+  const std::int32_t* seq_lens = nullptr;  // [batch_size]
+  std::int64_t* extended = nullptr;        // [batch_size] = seq_lens + query_len
+  std::int32_t batch_size = 0;             // padded rows included
+  std::int32_t query_len = 1;
+};
+
+// Returns cudaError_t.
+int launch_extend_lengths(const ExtendLengthsArgs& args, CUstream_st* stream);
 
 }  // namespace tpjitter::kernels

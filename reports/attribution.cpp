@@ -18,11 +18,12 @@ constexpr std::array<const char*, kNumStages> kStageNames = {
 constexpr double kSkewFrom = 2.0 / 3, kTransferTo = 1.0 / 3;
 constexpr std::uint64_t kMinReplays = 20;  // for a p50
 
-// Next experiment by the stage with the largest share.
+// Coupling lateness: this part of it in steps with a preempted laggard makes preemption the cause.
+constexpr double kPreemptedFrom = 0.5;
+
+// Next experiment by the stage with the largest share; coupling asks the record further.
 constexpr std::array<const char*, kNumStages> kNextByStage = {
-    "pin the ranks' timed threads and compare step.coupling_wait values: the ranks see the accept "
-    "of "
-    "the previous step at different times",
+    nullptr,
     "compare CPU frequency and NUMA placement of the ranks: one copies its inputs more slowly",
     "run the same case with step.path = \"fused_in_graph\": the rebuild on the host makes the "
     "ranks "
@@ -38,9 +39,13 @@ constexpr std::array<const char*, kNumStages> kNextByStage = {
 struct StageSums {
   std::int64_t accept = 0, inputs = 0, graph_launch = 0;
   bool usable = false;
+  bool preempted = false;  // the first row of a step counts the switches of all of it
 
   void add(const PhaseRow& row, bool first_of_step) {
-    if (first_of_step) *this = {row.accept_seen_ns, 0, 0, row.accept_seen_ns != 0};
+    if (first_of_step) {
+      *this = {row.accept_seen_ns, 0, 0, row.accept_seen_ns != 0,
+               row.context_switches_involuntary > 0};
+    }
     if (row.inputs_begin_ns != 0 && row.inputs_end_ns != 0) {
       inputs = sum_ns(inputs, difference_ns(row.inputs_end_ns, row.inputs_begin_ns));
     }
@@ -56,7 +61,8 @@ struct RankReplay {
   std::array<std::int64_t, kNumStages>
       at{};  // time spent in each stage; coupling: the accept itself
   bool stages = false;
-  bool modelled = false;  // arrival is on the host clock
+  bool preempted = false;  // in this step
+  bool modelled = false;   // arrival is on the host clock
   std::optional<std::int64_t> wait, excess, transfer;
 };
 
@@ -74,6 +80,7 @@ RankReplay read_replay(const PhaseRow& row, const StageSums& sums, const Floors&
     }
   }
   r.stages = sums.usable;
+  r.preempted = sums.preempted;
   if (!r.stages) return r;
   r.at[kStageCoupling] = sums.accept;
   r.at[kStageInputs] = sums.inputs;
@@ -207,6 +214,9 @@ class Attributor {
     lateness_.push_back(lateness);
     all_modelled_ = all_modelled_ && modelled;
     for (std::size_t s = 0; s < kNumStages; ++s) stage_sum_[s] += static_cast<double>(stage[s]);
+    const auto coupling = static_cast<double>(std::max<std::int64_t>(0, stage[kStageCoupling]));
+    late_coupling_ns_ += coupling;
+    if (late.preempted) preempted_coupling_ns_ += coupling;
   }
 
   void finish() {
@@ -305,13 +315,37 @@ class Attributor {
     for (std::size_t s = 1; s < kNumStages; ++s) {
       if (stage_sum_[s] > stage_sum_[largest]) largest = s;
     }
-    if (result_.verdict != "transfer") return kNextByStage[largest];
+    const std::string next =
+        largest == kStageCoupling ? next_for_coupling() : kNextByStage[largest];
+    if (result_.verdict != "transfer") return next;
     // A quiet median says nothing about the tail.
     if (result_.exposed.p99 && *result_.exposed.p99 / 2 > *result_.transfer.p50) {
-      return fmt::format("the median replay only transfers, its p99 is lateness: {}",
-                         kNextByStage[largest]);
+      return fmt::format("the median replay only transfers, its p99 is lateness: {}", next);
     }
     return "compare body.all_reduce kernels: the ranks arrive together, the transfer itself costs";
+  }
+
+  std::string next_for_coupling() const {
+    constexpr const char* kSeen =
+        "the ranks see the accept of the previous step at different times";
+    const auto& ranks = run_.info.ranks;
+    const bool pinned = ranks.size() == run_.ranks.size() &&
+                        std::all_of(ranks.begin(), ranks.end(), [](auto& r) { return r.cpu; });
+    if (!pinned) return fmt::format("pin the ranks' timed threads: {}", kSeen);
+    const double preempted =
+        late_coupling_ns_ > 0 ? preempted_coupling_ns_ / late_coupling_ns_ : 0.0;
+    if (preempted >= kPreemptedFrom) {
+      return fmt::format(
+          "move other work off the ranks' cores, or run fewer ranks than cores: {:.0f}% of the "
+          "time "
+          "lost to coupling fell in steps in which the late rank's pinned thread was preempted",
+          100 * preempted);
+    }
+    if (run_.info.backend == "host") {  // where coupling_wait changes nothing
+      return fmt::format("compare idle states and frequency of the ranks' cores: {}", kSeen);
+    }
+    return fmt::format("compare step.coupling_wait = \"mapped_flag\" with \"d2h_event\": {}",
+                       kSeen);
   }
 
   const Run& run_;
@@ -322,8 +356,9 @@ class Attributor {
   std::vector<std::size_t> others_;  // scratch
   std::vector<std::int64_t> exposed_, hidden_, transfer_, lateness_;
   std::array<double, kNumStages> stage_sum_{};
-  std::vector<std::uint64_t> by_arrival_, by_launch_;  // [rank]
-  std::uint64_t waits_ = 0;                            // replays in which every rank has a wait
+  double late_coupling_ns_ = 0, preempted_coupling_ns_ = 0;  // without what coupling made up
+  std::vector<std::uint64_t> by_arrival_, by_launch_;        // [rank]
+  std::uint64_t waits_ = 0;  // replays in which every rank has a wait
   bool all_modelled_ = true;
 };
 

@@ -119,7 +119,7 @@ void write_case(const Json& summary, const Json& c, std::ostream& out) {
   }
   lines.push_back("next: " + plain(c["attribution"]["next_experiment"]));
   lines.push_back("floor: " + floor_line(summary, c));
-  for (const std::string& reason : reason_lines(c)) lines.push_back(reason);
+  for (const std::string& reason : reason_lines(summary, c)) lines.push_back(reason);
   write_list(lines, out);
   close_details(out);
 }
@@ -134,6 +134,9 @@ void write_one(const Json& summary, std::ostream& out) {
     write_table(comparison_table(summary), out);
     out << "\nMaximum over ranks in each replay, quantiles over replays. " << device_note(summary)
         << '\n';
+    const std::vector<std::string> reasons = common_reason_lines(summary);
+    if (!reasons.empty()) out << '\n';
+    write_list(reasons, out);
     for (const Json& c : summary["cases"]) write_case(summary, c, out);
   }
   open_details("Controls", out);

@@ -57,11 +57,11 @@ void write_verification(const Json& summary, std::ostream& out) {
       0, 2);
 }
 
-void write_case(const Json& c, std::ostream& out) {
+void write_case(const Json& summary, const Json& c, std::ostream& out) {
   heading(fmt::format("{}: which rank is late?", plain(c["name"])), out);
   out << render_table(rank_table(c), 0);
   if (c["phases"].size() > 1) out << '\n' << render_table(phase_table(c), 0);
-  for (const std::string& line : reason_lines(c)) out << wrap("- " + line, 0, 2);
+  for (const std::string& line : reason_lines(summary, c)) out << wrap("- " + line, 0, 2);
 }
 
 void write_attribution(const Json& summary, std::ostream& out) {
@@ -86,10 +86,11 @@ void write_one(const Json& summary, std::ostream& out) {
     out << render_table(comparison_table(summary), 0);
     if (const std::string note = device_note(summary); !note.empty()) out << wrap(note, 0, 0);
     out << wrap(
-        "A dash: too few samples or not taken, see each case. First steps after warm-up and of "
-        "each block are left out.",
+        "A dash: too few samples or not taken, for the reasons given here or at each case. First "
+        "steps after warm-up and of each block are left out.",
         0, 0);
-    for (const Json& c : summary["cases"]) write_case(c, out);
+    for (const std::string& line : common_reason_lines(summary)) out << wrap("- " + line, 0, 2);
+    for (const Json& c : summary["cases"]) write_case(summary, c, out);
     write_attribution(summary, out);
   }
   heading("What does nothing cost? Controls and floors of the wait.", out);

@@ -32,31 +32,15 @@ TableColumn ns_column(const std::string& head,
   return column;
 }
 
-// Every statistic of a metric that is null, as "reason (metric p99, ...)".
-void collect_reasons(const Json& metrics, std::vector<std::pair<std::string, std::string>>* out) {
-  for (const auto& [key, metric] : metrics.items()) {
-    for (const char* statistic : {"p50", "p99"}) {
-      if (!metric["reasons"].contains(statistic)) continue;
-      const std::string reason = metric["reasons"][statistic].get<std::string>();
-      auto found =
-          std::find_if(out->begin(), out->end(), [&](auto& r) { return r.first == reason; });
-      if (found == out->end()) {
-        out->push_back({reason, key});
-      } else if (!found->second.ends_with(key)) {
-        found->second += ", " + key;
-      }
-      break;  // without a p50 there is no p99 either
-    }
-  }
-}
-
-// {"a": 1, "b": {...}} as "a 1, b {...}"; empty for anything else.
+// {"a": 1, "b": {...}} as "a 1, b {...}"; empty for anything else. A load average needs one decimal.
 std::string flat(const Json& object) {
   std::string out;
   if (!object.is_object()) return out;
   for (const auto& [key, value] : object.items()) {
     if (value.is_null() || value == "") continue;
-    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", key, plain(value));
+    const bool load = key.starts_with("load_average") && value.is_number();
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", key,
+                       load ? fmt::format("{:.1f}", value.get<double>()) : plain(value));
   }
   return out;
 }
@@ -81,10 +65,12 @@ std::string overhead_line(const Json& overhead) {
   if (overhead.is_structured()) collect_largest(overhead, &largest);
   std::string out;
   for (const auto& [key, value] : largest) {
-    out += fmt::format("{}{} {:.1f} ns", out.empty() ? "" : ", ", key.substr(0, key.size() - 3),
-                       value);
+    const std::string name = key == "stamp_ns" ? "a host stamp"
+                             : key == "row_ns" ? "a phase row"
+                                               : key.substr(0, key.size() - 3);
+    out += fmt::format("{}{} {:.0f} ns", out.empty() ? "" : ", ", name, value);
   }
-  return out.empty() ? out : out + " (largest of the ranks)";
+  return out.empty() ? out : out + " (largest over ranks)";
 }
 
 std::string clock_line(const Json& clock) {
@@ -308,21 +294,6 @@ std::vector<std::string> method_lines(const Json& summary) {
   add("environment", flat(summary["environment"]));
   add("versions", flat(summary["versions"]));
   add("revision", plain(summary["git_revision"]));
-  return lines;
-}
-
-std::vector<std::string> reason_lines(const Json& summary_case) {
-  std::vector<std::pair<std::string, std::string>> reasons;
-  collect_reasons(summary_case["metrics"], &reasons);
-  std::vector<std::string> lines;
-  for (const auto& [reason, keys] : reasons) lines.push_back(fmt::format("{} ({})", reason, keys));
-  for (const auto& [key, metric] : summary_case["metrics"].items()) {
-    const auto negative = metric["negative"].get<std::uint64_t>();
-    if (negative > 0) {
-      lines.push_back(fmt::format("{} of {} values of {} are negative; they are kept as they are",
-                                  negative, plain(metric["n"]), key));
-    }
-  }
   return lines;
 }
 

@@ -36,7 +36,9 @@ std::string device_note(const Json& summary);   // what the waits are
 std::string warning_line(const Json& warning);  // without its code
 std::string attribution_line(const Json& summary_case);
 std::string floor_line(const Json& summary, const Json& summary_case);
-std::vector<std::string> method_lines(const Json& summary);       // how it was measured
-std::vector<std::string> reason_lines(const Json& summary_case);  // why figures are null
+std::vector<std::string> method_lines(const Json& summary);  // how it was measured
+// Why figures are null (summary_reasons.cpp): what is true of every case, and what only of one.
+std::vector<std::string> common_reason_lines(const Json& summary);
+std::vector<std::string> reason_lines(const Json& summary, const Json& summary_case);
 
 }  // namespace tpjitter

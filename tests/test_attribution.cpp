@@ -115,6 +115,35 @@ TEST(Attribution, SpeculativeStepsSumTheRebuildsBeforeEachLaunch) {
   EXPECT_EQ(a["replays"], 3 * 38);
 }
 
+TEST(Attribution, AdviceOnCouplingFollowsPinningAndInvoluntarySwitches) {
+  const auto advice = [](const GeneratedRun& run) {
+    const Json a = RunDirectory(run).summary().document["cases"][0]["attribution"];
+    EXPECT_DOUBLE_EQ(share(a, "coupling"), 1.0);
+    return a["next_experiment"].get<std::string>();
+  };
+  GeneratorConfig config = late(LateStage::kCoupling, 40'000);
+  EXPECT_EQ(advice(generate_run(config)).find("compare idle states"), 0u);
+  config.backend = "cuda";
+  const GeneratedRun pinned = generate_run(config);
+  EXPECT_EQ(advice(pinned).find("compare step.coupling_wait = \"mapped_flag\""), 0u);
+
+  GeneratedRun loose = pinned;
+  loose.info.ranks[0].cpu = std::nullopt;
+  EXPECT_EQ(advice(loose).find("pin the ranks' timed threads"), 0u);
+
+  const auto preempt = [&](std::size_t rank, std::size_t every) {
+    GeneratedRun run = pinned;
+    for (std::size_t i = 0; i < run.rows[rank].size(); i += every) {
+      run.rows[rank][i].context_switches_involuntary = 2;
+    }
+    return advice(run);
+  };
+  EXPECT_EQ(preempt(1, 1).find("move other work off the ranks' cores"), 0u);
+  EXPECT_NE(preempt(1, 1).find(": 100% of the time lost to coupling"), std::string::npos);
+  EXPECT_NE(preempt(1, 4).find("mapped_flag"), std::string::npos);  // too few to explain it
+  EXPECT_NE(preempt(0, 1).find("mapped_flag"), std::string::npos);  // not the late rank
+}
+
 TEST(Attribution, AFewRowsWithoutLocalFloorAreNamed) {
   GeneratedRun generated = generate_run({});
   for (std::size_t i = 2; i < 7; ++i) generated.rows[1][i].flags &= ~std::uint32_t{kFlagWaited};

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "kernels/decode_body.h"
@@ -138,6 +139,65 @@ TEST(DecodeBodyChecksum, SumsAllReduceValuesElementByElement) {
     }
   }
   EXPECT_EQ(reference_step_checksum(nothing, shape, 9), expected);
+}
+
+// Two forwards of a graph, the second with other tables.
+struct TwoForwards {
+  Tables first, second;
+  int layers = 2;  // of each
+  bool swa = true;
+  TwoForwards() { second.page_table[0] = 40; }
+  std::uint64_t checksum() {
+    const GraphForward forwards[] = {{first.args(), layers, swa}, {second.args(), layers, swa}};
+    return reference_graph_checksum(forwards, shape_of(swa), 7);
+  }
+};
+
+TEST(GraphChecksum, OfOneForwardIsTheStepsOwn) {
+  Tables tables;
+  const DecodeBodyShape shape = shape_of(true);
+  const GraphForward forward{tables.args(), shape.layers, shape.swa};
+  EXPECT_EQ(reference_graph_checksum({&forward, 1}, shape, 7),
+            reference_step_checksum(tables.args(), shape, 7));
+}
+
+TEST(GraphChecksum, OfAForwardCutInTwoIsThatOfTheWhole) {
+  // Layers, their parity and all-reduce ordinals count on over the forwards.
+  Tables tables;
+  const DecodeBodyShape shape = shape_of(true);
+  for (int cut = 0; cut <= shape.layers; ++cut) {
+    const GraphForward forwards[] = {{tables.args(), cut, true},
+                                     {tables.args(), shape.layers - cut, true}};
+    EXPECT_EQ(reference_graph_checksum(forwards, shape, 7), checksum(tables)) << cut;
+  }
+}
+
+TEST(GraphChecksum, ChangesWithTheTablesOfEveryForward) {
+  std::set<std::uint64_t> seen{TwoForwards().checksum()};
+  TwoForwards changed_first;
+  changed_first.first.cache_seqlens[1] -= 1;
+  EXPECT_TRUE(seen.insert(changed_first.checksum()).second);
+  TwoForwards changed_second;
+  changed_second.second.cache_seqlens[1] -= 1;
+  EXPECT_TRUE(seen.insert(changed_second.checksum()).second);
+}
+
+TEST(GraphChecksum, NoticesForwardsThatTradeTables) {
+  TwoForwards traded;
+  std::swap(traded.first, traded.second);
+  EXPECT_NE(traded.checksum(), TwoForwards().checksum());
+}
+
+TEST(GraphChecksum, ReadsTheSwaTablesByTheLayerOfTheGraph) {
+  // One layer each: the graph's layer 0 slides, its layer 1 does not.
+  TwoForwards graph;
+  graph.layers = 1;
+  const std::uint64_t sum = graph.checksum();
+  graph.first.page_table[0] += 1;
+  graph.second.swa_page_table[0] += 1;
+  EXPECT_EQ(graph.checksum(), sum);
+  graph.first.swa_page_table[0] += 1;
+  EXPECT_NE(graph.checksum(), sum);
 }
 
 TEST(AllReduceValues, StayExactInBf16ForSixteenRanks) {

@@ -85,7 +85,11 @@ class ListOps(ProgramTest):
                 (["--path", "atan", "--phase", "normal_decode"],
                  ['"atan"', "aten, page_table_kernel, fused, fused_in_graph"]),
                 (["--path", "aten", "--phase", "decode"], ['"decode"', ", ".join(PHASES)]),
-                (["--path", "aten"], ["--phase", ", ".join(PHASES)])):
+                (["--path", "aten"],
+                 ["list ops: --phase is required; allowed: " + ", ".join(PHASES)]),
+                (["--phase", "normal_decode"],
+                 ["list ops: --path is required; allowed: aten, page_table_kernel, fused"]),
+                ([], ["list ops: --path is required; allowed: aten, "])):
             result = self.tpjitter("list", "ops", *words, "--json")
             self.assertEqual(result.returncode, 2)
             self.assertEqual(result.stdout, "")

@@ -183,6 +183,48 @@ TEST(ReportFormats, WarningsComeFirstInText) {
   EXPECT_NE(text.find("launch 0, case aten/bs8, step 12, stage dispatch"), std::string::npos);
 }
 
+TEST(ReportFormats, OverheadAndLoadAverageAreReadableLines) {
+  GeneratedRun run = generate_run({});
+  run.info.overhead = Json{{"ranks",
+                            {{{"stamp_ns", 16.6}, {"row_ns", 81.0}, {"launch", 0}, {"rank", 0}},
+                             {{"stamp_ns", 14.0}, {"row_ns", 88.4}, {"launch", 0}, {"rank", 1}}}}};
+  run.info.environment = Json{{"cpus", 4}, {"load_average_1min", 1.26171875}};
+  const RunDirectory directory(run);
+  for (const char* format : {"text", "md"}) {
+    std::string text = rendered(directory.path(), format);
+    std::erase(text, '\\');  // Markdown escapes
+    EXPECT_NE(text.find("own overhead: a host stamp 17 ns, a phase row 88 ns (largest over ranks)"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("environment: cpus 4, load_average_1min 1.3\n"), std::string::npos);
+  }
+}
+
+TEST(ReportFormats, AReasonThatEveryCaseSharesIsSaidOnce) {
+  const auto count = [](const std::string& text, const std::string& word) {
+    std::size_t n = 0;
+    for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
+      ++n;
+    return n;
+  };
+  GeneratorConfig config;
+  config.cases.push_back({.name = "aten/bs8", .path = "aten"});
+  const RunDirectory same(config);
+  for (const char* format : {"text", "md"}) {
+    const std::string text = rendered(same.path(), format);
+    EXPECT_EQ(count(text, "samples, there are"), 1u);
+    EXPECT_EQ(
+        count(text, "in every case, p99 needs 1000 samples, there are 36 to 38 (all metrics)"), 1u);
+    EXPECT_LT(text.find("in every case"), text.find("aten/bs8: which rank"));
+  }
+  // The second case stops early: each says its own, and the metrics only where some lack a figure.
+  const RunDirectory different(incomplete());
+  const std::string text = rendered(different.path(), "text");
+  EXPECT_EQ(count(text, "in every case"), 0u);
+  EXPECT_EQ(count(text, "p99 needs 1000 samples, there are 36 to 38 (all metrics)"), 1u);
+  EXPECT_EQ(count(text, "p50 needs 20 samples, there are 10 to 11 (all metrics)"), 1u);
+}
+
 TEST(ReportFormats, NamesCannotBreakOutOfMarkdown) {
   const RunDirectory directory(markup());
   const std::string text = rendered(directory.path(), "md");

@@ -61,7 +61,7 @@ TEST_F(ScenarioErrorsTest, AnUnknownKeyIsNamedWithTheKeyThatWasMeant) {
       error_in("[shape]\npagesize = 64\n"),
       "4:1: key `shape.pagesize`: unknown key (did you mean `shape.page_size`?); allowed: swa, "
       "batch_size, capture_batch_sizes, context_tokens, max_context_tokens, page_size, "
-      "hidden_size, layers");
+      "hidden_size, layers, draft_layers");
   EXPECT_THAT(error_in("page_size = 64\n"), HasSubstr("did you mean `shape.page_size`?"));
   EXPECT_THAT(error_in("[shapes]\n"),
               HasSubstr("allowed: summary, source, world_size, [step], [shape], [body], [inject], "
@@ -88,7 +88,7 @@ TEST_F(ScenarioErrorsTest, AWrongTypeIsNamedWithTheRightOne) {
   EXPECT_THAT(error_in("[shape]\nswa = 1\n"),
               HasSubstr("an integer, where a boolean belongs; allowed: true, false"));
   EXPECT_THAT(error_in("[step]\npath = true\n"),
-              HasSubstr("a boolean, where a string belongs; allowed: aten, fused, fused_in_graph"));
+              HasSubstr("a boolean, where a string belongs; allowed: aten, page_table_kernel, fused, fused_in_graph"));
   EXPECT_THAT(error_in("[body]\nlayer_us = 2026-01-01\n"),
               HasSubstr("a date or time, where a number belongs; allowed: 0..100000 us"));
   EXPECT_THAT(error_in("[shape]\ncapture_batch_sizes = 8\n"),
@@ -126,7 +126,7 @@ TEST_F(ScenarioErrorsTest, AWordOutsideTheAllowedSetIsNamedWithTheSet) {
   EXPECT_EQ(
       error_in("[step]\npath = \"fuzed\"\n"),
       "4:8: key `step.path`: \"fuzed\" is not one of them (did you mean \"fused\"?); allowed: "
-      "aten, fused, fused_in_graph");
+      "aten, page_table_kernel, fused, fused_in_graph");
   EXPECT_THAT(error_in("[body]\nall_reduce = \"two_trees\"\n"),
               HasSubstr("allowed: one_shot_pull, nccl"));
   EXPECT_THAT(error_in("[step]\nmode = \"\"\n"), HasSubstr("allowed: decode"));

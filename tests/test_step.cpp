@@ -18,7 +18,7 @@ struct NotingDevice {
   void wait_accept(std::int64_t step) { calls.push_back("wait " + std::to_string(step)); }
   void copy_inputs(int phase) { calls.push_back("inputs " + std::to_string(phase)); }
   void rebuild_metadata(int phase) { calls.push_back("rebuild " + std::to_string(phase)); }
-  void launch_graph(int phase) { calls.push_back("launch " + std::to_string(phase)); }
+  void launch_graph(int graph) { calls.push_back("launch " + std::to_string(graph)); }
   void stage_inputs(std::int64_t step) { calls.push_back("stage " + std::to_string(step)); }
 };
 
@@ -26,6 +26,8 @@ TEST(RunStep, DoesTheWorkOfAStepInTimeOrder) {
   const auto slot = std::make_unique<RankSlot>();
   StepContext context;
   context.slot = slot.get();
+  context.plan.phases.resize(2);
+  context.plan.phases[1].graph = 1;
   NotingDevice device;
   std::vector<PhaseRow> rows(2);
   run_step(device, context, 5, std::span(rows));
@@ -43,6 +45,33 @@ TEST(RunStep, DoesTheWorkOfAStepInTimeOrder) {
   }
 }
 
+TEST(RunStep, APhaseThatSharesAGraphHasNoLaunchOfItsOwn) {
+  const auto slot = std::make_unique<RankSlot>();
+  CaseConfig config;
+  config.mode = "speculative";
+  StepContext context;
+  context.slot = slot.get();
+  context.plan = step_plan(config);
+  context.run_ahead_depth = 2;
+  NotingDevice device;
+  std::vector<PhaseRow> rows(4);
+  run_step(device, context, 9, std::span(rows));
+  const std::vector<std::string> expected = {
+      "wait 6",    "inputs 0", "rebuild 0", "inputs 1",  "rebuild 1", "launch 0", "inputs 2",
+      "rebuild 2", "launch 1", "inputs 3",  "rebuild 3", "launch 2",  "stage 10"};
+  EXPECT_EQ(device.calls, expected);
+  EXPECT_EQ(rows[0].flags & kFlagNoLaunch, kFlagNoLaunch);
+  EXPECT_EQ(rows[0].launch_begin_ns, 0);
+  EXPECT_EQ(rows[1].flags & kFlagNoLaunch, 0u);
+  const Phase phases[] = {Phase::kDraftDecode, Phase::kDraftDecode, Phase::kTargetVerify,
+                          Phase::kDraftExtendStrided};
+  const int graphs[] = {0, 0, 1, 2};
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(rows[i].phase, static_cast<int>(phases[i]));
+    EXPECT_EQ(rows[i].graph, graphs[i]);
+  }
+}
+
 TEST(RunStep, InjectsOnTheVictimAtItsSteps) {
   const auto slot = std::make_unique<RankSlot>();
   CaseConfig config;
@@ -53,6 +82,7 @@ TEST(RunStep, InjectsOnTheVictimAtItsSteps) {
   for (const int rank : {0, 1}) {
     StepContext context;
     context.slot = slot.get();
+    context.plan.phases.resize(1);
     context.injection = Injection::of(config, rank);
     NotingDevice device;
     for (int step = 0; step < 6; ++step) {

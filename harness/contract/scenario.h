@@ -17,8 +17,15 @@ struct CaseConfig {
   // [step]
   std::string mode = "decode";
   std::string path = "fused";
+  std::int64_t draft_steps = 3;
+  std::int64_t draft_tokens = 4;
+  bool draft_swa = false;
+  std::string draft_extend = "strided";
+  std::string graph_layout = "merged";
   std::string loop = "coupled";
+  std::int64_t run_ahead_depth = 2;
   std::string coupling_wait = "d2h_event";
+  bool seq_lens_sync = false;
   std::int64_t op_overhead_ns = 0;
   std::string page_columns = "all";
   // [shape]
@@ -30,6 +37,7 @@ struct CaseConfig {
   std::int64_t page_size = 64;
   std::int64_t hidden_size = 2880;
   std::int64_t layers = 36;
+  std::int64_t draft_layers = 1;
   // [body]
   double layer_us = 10.0;
   std::int64_t nodes_per_layer = 4;

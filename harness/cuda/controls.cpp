@@ -8,6 +8,7 @@
 #include "harness/cuda/drain.h"
 #include "harness/cuda/graphs.h"
 #include "harness/cuda/host_wait.h"
+#include "harness/metadata_buffers.h"
 #include "kernels/decode_body.h"
 
 namespace tpjitter {
@@ -40,7 +41,10 @@ RunControl measure_controls(const RankContext& context, Communicator& communicat
                             const CaseConfig& config, cudaStream_t stream) {
   RunControl control;
   control.all_reduce = config.all_reduce;
-  control.all_reduce_bytes = ServingShape::of(config).batch_size * config.hidden_size * 2;
+  // Of the step's last graph: decode's only one, in speculative mode target-verify's size too.
+  control.all_reduce_bytes =
+      body_shape(config, step_plan(config).phases.back(), context.world_size).all_reduce_elements *
+      2;
   const std::int64_t deadline_ns = 2 * context.control->deadlines().device_ns;
   measure_empty_launches(context, stream, deadline_ns, control);
 

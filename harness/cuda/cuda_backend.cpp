@@ -6,6 +6,7 @@
 #include <exception>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "harness/contract/error.h"
 #include "harness/cuda/controls.h"
@@ -16,8 +17,8 @@
 #include "harness/cuda/graphs.h"
 #include "harness/cuda/host_wait.h"
 #include "harness/cuda/verification.h"
+#include "harness/path_operations.h"
 #include "harness/step.h"
-#include "kernels/tensor_ops_recording.h"
 
 namespace tpjitter {
 namespace {
@@ -69,7 +70,7 @@ class CudaBackend final : public Backend {
   std::optional<CudaCase> case_;
   std::optional<CudaDevice> device_;
   std::optional<StepChecker> checker_;
-  std::map<std::int32_t, GraphExec> graphs_;  // by captured batch size
+  std::map<std::int32_t, std::vector<GraphExec>> graphs_;  // by captured batch size, then graph
   DrainedStamps drained_;
 };
 
@@ -81,16 +82,17 @@ CaseChecks CudaBackend::prepare(const CaseConfig& config) {
   case_.emplace(config, context_);
   device_.emplace(context_, communicator_, *case_, stream_.get());
   checker_.emplace(context_, config);
+  step_.plan = case_->plan;
+  step_.run_ahead_depth = steps_ahead(config);
   step_.injection = Injection::of(config, context_.rank);
   drained_.graphs.reserve(case_->graph_stamps.size());
   drained_.all_reduces.reserve(case_->all_reduce_stamps.size());
 
   check_cuda(cudaDeviceSynchronize());  // uploads from pageable memory, before other streams
   device_->stage_inputs(0);
-  if (cuda_path(config) == CudaPath::kAten) {
-    device_->copy_inputs(0);
-    device_->warm_temporaries();
-  }
+  const int phases = static_cast<int>(case_->plan.phases.size());
+  for (int phase = 0; phase < phases; ++phase) device_->copy_inputs(phase);
+  device_->warm_temporaries();
   const CaseChecks checks = check_paths(context_, *case_, *device_, stream_.get());
   case_->poison_outputs(stream_.get());  // what the checks left must not pass for a rebuild
 
@@ -98,9 +100,16 @@ CaseChecks CudaBackend::prepare(const CaseConfig& config) {
   // Largest first, as engines capture: later graphs find their memory already there.
   const std::vector<std::int32_t> sizes = captured_batch_sizes(config);
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
-    graphs_[*size] = capture_body(*case_, *size, context_, communicator_, stream_.get());
+    for (int graph = 0; graph < case_->plan.graphs; ++graph) {
+      graphs_[*size].push_back(
+          capture_step_graph(*case_, graph, *size, context_, communicator_, stream_.get()));
+    }
   }
-  device_->set_graph(graphs_.at(case_->shape.batch_size).get());
+  std::vector<cudaGraphExec_t> step_graphs;
+  for (const GraphExec& graph : graphs_.at(case_->shape.batch_size)) {
+    step_graphs.push_back(graph.get());
+  }
+  device_->set_graphs(std::move(step_graphs));
   wait_for_stream(context_, stream_.get(), context_.control->deadlines().prepare_ns,
                   "graph upload");
   // A rank that captured longer must not cost the others their first all-reduce's deadline.
@@ -110,7 +119,7 @@ CaseChecks CudaBackend::prepare(const CaseConfig& config) {
 
 // NCCL connects at the first call, which cannot be captured.
 void CudaBackend::connect_nccl() {
-  const std::int64_t bytes = case_->all_reduce_bytes(case_->max_batch);
+  const std::int64_t bytes = case_->largest_all_reduce_bytes();
   communicator_.nccl().all_reduce(case_->nccl_inputs[0].data(), case_->reduced.data(), bytes / 2,
                                   stream_.get());
   wait_for_stream(context_, stream_.get(), context_.control->deadlines().prepare_ns,
@@ -118,33 +127,17 @@ void CudaBackend::connect_nccl() {
 }
 
 Json CudaBackend::operations() const {
-  kernels::OperationCounts counts;
-  switch (cuda_path(case_->config)) {
-    case CudaPath::kAten: {
-      kernels::AddressSource addresses;
-      kernels::TensorAllocator allocator(addresses.block_source());
-      const auto& lengths = case_->seq_lens_cpu;
-      kernels::RecordingTensorOps ops(allocator, *std::max_element(lengths.begin(), lengths.end()));
-      kernels::rebuild_metadata_aten(ops, kernels::DecodePhase::kNormalDecode, case_->aten_args());
-      counts = ops.counts();
-      break;
-    }
-    case CudaPath::kFused:
-      counts.calls = counts.kernel_launches = 1;
-      break;
-    case CudaPath::kFusedInGraph:
-      break;
+  std::vector<PhaseCall> calls;
+  for (int phase = 0; phase < static_cast<int>(case_->plan.phases.size()); ++phase) {
+    calls.push_back(
+        {case_->plan.phases[phase], case_->aten_args(phase), case_->page_table_args(phase)});
   }
-  return {{"calls", counts.calls},
-          {"kernel_launches", counts.kernel_launches},
-          {"copies", counts.copies},
-          {"syncs", counts.syncs}};
+  return path_operations(case_->config.path, calls);
 }
 
 void CudaBackend::run_step(std::int64_t step, std::span<PhaseRow> rows) {
   for (PhaseRow& row : rows) {
     row = PhaseRow{};
-    row.phase = static_cast<std::int32_t>(Phase::kNormalDecode);
     row.first_all_reduce_last_peer = -1;
   }
   tpjitter::run_step(*device_, step_, step, rows);
@@ -156,13 +149,13 @@ CaseChecks CudaBackend::finish_block(std::span<PhaseRow> rows) {
   device_->wait_accept(end - 1);
   wait_for_stream(context_, stream_.get(), device_->wait_deadline_ns(), "the block");
   communicator_.check_fault(end - 1, "end of the block");
-  if (end - first > case_->ring_capacity) {
+  if ((end - first) * case_->plan.graphs > case_->ring_capacity) {
     throw RunError(fmt::format("rank {}: a block of {} steps is longer than the stamp ring's {}",
-                               context_.rank, end - first, case_->ring_capacity));
+                               context_.rank, end - first,
+                               case_->ring_capacity / case_->plan.graphs));
   }
   fetch_stamps(*case_, first, end, drained_);
-  fill_device_fields(drained_, context_.rank, context_.world_size,
-                     case_->config.all_reduce == "nccl", rows);
+  fill_device_fields(*case_, drained_, context_.rank, rows);
   return checker_->check(drained_.graphs, rows);
 }
 
@@ -185,7 +178,8 @@ std::string cuda_skip_reason(const CaseConfig& config, int world_size) {
     return fmt::format("{} takes up to {} ranks; use body.all_reduce = \"nccl\"", config.all_reduce,
                        kernels::kMaxAllReduceRanks);
   }
-  const std::int64_t bytes = captured_batch_sizes(config).back() * config.hidden_size * 2;
+  const std::int64_t bytes =
+      captured_batch_sizes(config).back() * step_plan(config).query_len * config.hidden_size * 2;
   if (bytes > kernels::kMaxAllReduceBytes) {
     return fmt::format(
         "an all-reduce of {} bytes is more than the {} that {} takes; use "

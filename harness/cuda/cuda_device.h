@@ -6,21 +6,24 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "harness/clock.h"
 #include "harness/cuda/communicator.h"
 #include "harness/cuda/cuda_case.h"
 #include "harness/cuda/handles.h"
+#include "kernels/metadata_aten.h"
 #include "kernels/metadata_fused.h"
+#include "kernels/metadata_page_table.h"
 #include "kernels/tensor_allocator.h"
 #include "kernels/tensor_ops_cuda.h"
 
 namespace tpjitter {
 
-enum class CudaPath { kAten, kFused, kFusedInGraph };
+enum class CudaPath { kAten, kPageTable, kFused, kFusedInGraph };
 CudaPath cuda_path(const CaseConfig& config);
 
-// The op-by-op path's operations, each with the extra host cost that a scenario asks for.
+// The operations of the op-by-op paths, each with the extra host cost that a scenario asks for.
 class CostedTensorOps final : public kernels::CudaTensorOps {
  public:
   CostedTensorOps(kernels::TensorAllocator& allocator, cudaStream_t stream, void* pinned_scalar,
@@ -45,13 +48,15 @@ class CudaDevice {
   void wait_accept(std::int64_t step);
   void copy_inputs(int phase);
   void rebuild_metadata(int phase);
-  void launch_graph(int phase);
+  void launch_graph(int graph);
   void stage_inputs(std::int64_t step);
 
-  void set_graph(cudaGraphExec_t exec) { exec_ = exec; }
+  // The step's graphs, in order.
+  void set_graphs(std::vector<cudaGraphExec_t> graphs) { graphs_ = std::move(graphs); }
   // One rebuild of the given path on the stream, eager; for the checks before timing.
-  void rebuild_with(CudaPath path);
-  // Makes every temporary that the op-by-op path can need at any length of the batch.
+  void rebuild_with(CudaPath path, int phase);
+  // Makes every temporary that the path can need at any length of the batch. Leaves other lengths
+  // in seq_lens than the staged step's.
   void warm_temporaries();
   std::int64_t allocations() const { return allocator_.source_calls(); }
 
@@ -64,7 +69,9 @@ class CudaDevice {
   void keep(int status) {
     if (status_ == cudaSuccess) status_ = status;
   }
-  void enqueue_accept_copy();
+  void enqueue_accept_copy(std::int64_t step);
+  void sync_seq_lens();
+  void wait_for_event(cudaEvent_t event, const char* what, std::int64_t step);
 
   const RankContext& context_;
   Communicator& communicator_;
@@ -73,16 +80,20 @@ class CudaDevice {
   CudaPath path_;
   bool mapped_flag_;
   std::int64_t wait_deadline_ns_;
-  cudaGraphExec_t exec_ = nullptr;
-  Event accept_;
+  std::vector<cudaGraphExec_t> graphs_;
+  std::vector<Event> accepts_;  // by the step's slot
+  Event seq_lens_synced_;
   ServingState live_;
   kernels::StepInputsArgs step_inputs_;
-  kernels::FusedMetadataLaunch fused_;
-  kernels::AtenMetadataArgs aten_;
+  kernels::ExtendLengthsArgs extend_lengths_;
+  // By phase, ready for the loop.
+  std::vector<kernels::FusedMetadataLaunch> fused_;
+  std::vector<kernels::AtenMetadataArgs> aten_;
+  std::vector<kernels::PageTableMetadataArgs> page_table_;
   PinnedBuffer<std::int64_t> scalar_{1};
   kernels::TensorAllocator allocator_;
   CostedTensorOps ops_;
-  std::int64_t next_step_ = 0;  // to launch
+  std::int64_t next_step_ = 0;  // to launch, or in the middle of its launches
   int status_ = cudaSuccess;    // cudaError_t
 };
 

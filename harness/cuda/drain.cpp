@@ -21,13 +21,40 @@ void fetch_ring(const DeviceBuffer<T>& ring, std::int64_t capacity, std::int64_t
   }
 }
 
+void fill_row(const kernels::GraphStamp& graph,
+              std::span<const kernels::AllReduceStamp> all_reduces, int rank, int world_size,
+              bool bracketed, PhaseRow& row) {
+  const kernels::AllReduceStamp& first = all_reduces[0];
+  row.gpu_begin_ns = graph.begin_ns;
+  row.gpu_end_ns = graph.end_ns;
+  row.first_all_reduce_own_ns = first.own_ns;
+  row.first_all_reduce_end_ns = first.end_ns;
+  row.all_reduce_count = static_cast<std::int32_t>(all_reduces.size());
+  if (bracketed) {
+    row.flags |= kFlagBracketed;
+    return;
+  }
+  const LastSeen seen = last_seen(first, rank, world_size);
+  row.first_all_reduce_last_seen_ns = seen.seen_ns;
+  row.first_all_reduce_last_peer = seen.peer;
+  if (first.waited != 0) row.flags |= kFlagWaited;
+  for (const kernels::AllReduceStamp& stamp : all_reduces) {
+    const LastSeen last = last_seen(stamp, rank, world_size);
+    const std::int64_t wait = last.peer < 0 ? 0 : last.seen_ns - stamp.own_ns;
+    row.all_reduce_wait_sum_ns += wait;
+    row.all_reduce_wait_max_ns = std::max(row.all_reduce_wait_max_ns, wait);
+  }
+}
+
 }  // namespace
 
 void fetch_stamps(const CudaCase& c, std::int64_t first, std::int64_t end, DrainedStamps& stamps) {
   const kernels::StampRing ring = c.ring();
   stamps.per_replay = ring.all_reduces_per_replay;
-  fetch_ring(c.graph_stamps, ring.capacity, 1, first, end - first, stamps.graphs);
-  fetch_ring(c.all_reduce_stamps, ring.capacity, ring.all_reduces_per_replay, first, end - first,
+  const std::int64_t begin = first * c.plan.graphs;
+  const std::int64_t replays = (end - first) * c.plan.graphs;
+  fetch_ring(c.graph_stamps, ring.capacity, 1, begin, replays, stamps.graphs);
+  fetch_ring(c.all_reduce_stamps, ring.capacity, ring.all_reduces_per_replay, begin, replays,
              stamps.all_reduces);
 }
 
@@ -40,34 +67,20 @@ LastSeen last_seen(const kernels::AllReduceStamp& stamp, int rank, int world_siz
   return last;
 }
 
-void fill_device_fields(const DrainedStamps& stamps, int rank, int world_size, bool bracketed,
+void fill_device_fields(const CudaCase& c, const DrainedStamps& stamps, int rank,
                         std::span<PhaseRow> rows) {
-  const std::size_t unrecorded = stamps.graphs.size() - rows.size();
+  const std::size_t phases = c.plan.phases.size();
+  const auto graphs = static_cast<std::size_t>(c.plan.graphs);
+  const std::size_t unrecorded = stamps.graphs.size() / graphs - rows.size() / phases;  // steps
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    PhaseRow& row = rows[i];
-    const kernels::GraphStamp& graph = stamps.graphs[unrecorded + i];
-    const auto all_reduces = std::span(stamps.all_reduces)
-                                 .subspan((unrecorded + i) * stamps.per_replay, stamps.per_replay);
-    const kernels::AllReduceStamp& first = all_reduces[0];
-    row.gpu_begin_ns = graph.begin_ns;
-    row.gpu_end_ns = graph.end_ns;
-    row.first_all_reduce_own_ns = first.own_ns;
-    row.first_all_reduce_end_ns = first.end_ns;
-    row.all_reduce_count = stamps.per_replay;
-    if (bracketed) {
-      row.flags |= kFlagBracketed;
-      continue;
-    }
-    const LastSeen seen = last_seen(first, rank, world_size);
-    row.first_all_reduce_last_seen_ns = seen.seen_ns;
-    row.first_all_reduce_last_peer = seen.peer;
-    if (first.waited != 0) row.flags |= kFlagWaited;
-    for (const kernels::AllReduceStamp& stamp : all_reduces) {
-      const LastSeen last = last_seen(stamp, rank, world_size);
-      const std::int64_t wait = last.peer < 0 ? 0 : last.seen_ns - stamp.own_ns;
-      row.all_reduce_wait_sum_ns += wait;
-      row.all_reduce_wait_max_ns = std::max(row.all_reduce_wait_max_ns, wait);
-    }
+    const PlannedPhase& phase = c.plan.phases[i % phases];
+    if (!phase.launches) continue;
+    const std::size_t replay = (unrecorded + i / phases) * graphs + phase.graph;
+    const auto all_reduces =
+        std::span(stamps.all_reduces)
+            .subspan(replay * stamps.per_replay, c.all_reduces_of_graph(phase.graph));
+    fill_row(stamps.graphs[replay], all_reduces, rank, c.world_size, c.config.all_reduce == "nccl",
+             rows[i]);
   }
 }
 

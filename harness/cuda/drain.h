@@ -10,19 +10,20 @@
 
 namespace tpjitter {
 
-// Host copies of the ring, in step order. Kept between blocks: one allocation a case.
+// Host copies of the ring, in replay order. Kept between blocks: one allocation a case.
 struct DrainedStamps {
-  std::vector<kernels::GraphStamp> graphs;           // one a step
-  std::vector<kernels::AllReduceStamp> all_reduces;  // [steps, per replay]
-  std::int32_t per_replay = 0;
+  std::vector<kernels::GraphStamp> graphs;           // [steps, graphs of a step]
+  std::vector<kernels::AllReduceStamp> all_reduces;  // [steps, graphs of a step, per_replay]
+  std::int32_t per_replay = 0;                       // room; a graph may have fewer
 };
 
-// Copies the entries of steps [first, end); the stream must be empty. At most ring_capacity steps.
+// Copies the entries of steps [first, end); the stream must be empty. At most a ring of them.
 void fetch_stamps(const CudaCase& c, std::int64_t first, std::int64_t end, DrainedStamps& stamps);
 
-// Fills the device fields of the rows, which belong to the last rows.size() steps. `bracketed`: the
-// all-reduces cannot stamp themselves; only the first is bracketed and none has a wait.
-void fill_device_fields(const DrainedStamps& stamps, int rank, int world_size, bool bracketed,
+// Fills the device fields of the rows, which belong to the last steps, whole ones. A row that
+// launches nothing keeps none. nccl's all-reduces cannot stamp themselves: only the first of a graph
+// is bracketed and none has a wait.
+void fill_device_fields(const CudaCase& c, const DrainedStamps& stamps, int rank,
                         std::span<PhaseRow> rows);
 
 // Latest peer's flag of one all-reduce; peer -1: there are no peers.

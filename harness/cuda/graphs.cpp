@@ -25,31 +25,41 @@ void enqueue_all_reduce(const std::string& kind, Communicator& communicator, int
   if (bracket) check_cuda(kernels::launch_stamp(stamp, stream));
 }
 
-GraphExec capture_body(const CudaCase& c, std::int32_t captured, const RankContext& context,
-                       Communicator& communicator, cudaStream_t stream) {
-  const kernels::DecodeBodyArgs body = c.body_args(captured, context, communicator);
+GraphExec capture_step_graph(const CudaCase& c, int graph, std::int32_t captured,
+                             const RankContext& context, Communicator& communicator,
+                             cudaStream_t stream) {
   const kernels::StampRing ring = c.ring();
-  const auto all_reduce = [&](int ordinal) {
-    // Brackets cost two nodes: the first all-reduce of a graph only, which the row reports.
-    enqueue_all_reduce(c.config.all_reduce, communicator, ordinal, c.all_reduce_bytes(captured),
-                       body.inputs[ordinal % 2], c.reduced.data(), ring, ordinal == 0, stream);
-  };
+  const int first = c.plan.first_phase(graph);
+  const int last = c.plan.last_phase(graph);
   return capture_graph(stream, [&] {
     if (c.config.path == "fused_in_graph") {
       check_cuda(kernels::launch_stamp({ring, kernels::StampPoint::kGraphBegin, 0}, stream));
-      check_cuda(kernels::launch_fused_metadata(c.metadata_args(captured, true), stream));
+      for (int phase = first; phase < last; ++phase) {
+        check_cuda(kernels::launch_fused_metadata(c.metadata_args(phase, captured, true), stream));
+      }
     }
-    for (int layer = 0; layer < c.config.layers; ++layer) {
-      check_cuda(kernels::launch_attention(body, layer, stream));
-      all_reduce(layer * kernels::kAllReducesPerLayer);
-      check_cuda(kernels::launch_load(body, layer, stream));
-      all_reduce(layer * kernels::kAllReducesPerLayer + 1);
-      for (std::int64_t node = kNodesOfALayer; node < c.config.nodes_per_layer; ++node) {
-        check_cuda(kernels::launch_empty_node(stream));
+    int layer = 0;  // of the graph: forwards count on
+    kernels::DecodeBodyArgs body;
+    for (int phase = first; phase < last; ++phase) {
+      body = c.body_args(phase, captured, context, communicator);
+      const auto all_reduce = [&](int ordinal) {
+        // Brackets cost two nodes: the first all-reduce of a graph only, which the row reports.
+        enqueue_all_reduce(c.config.all_reduce, communicator, ordinal,
+                           c.all_reduce_bytes(phase, captured), body.inputs[ordinal % 2],
+                           c.reduced.data(), ring, ordinal == 0, stream);
+      };
+      for (const int end = layer + c.plan.phases[phase].layers; layer < end; ++layer) {
+        check_cuda(kernels::launch_attention(body, layer, stream));
+        all_reduce(layer * kernels::kAllReducesPerLayer);
+        check_cuda(kernels::launch_load(body, layer, stream));
+        all_reduce(layer * kernels::kAllReducesPerLayer + 1);
+        for (std::int64_t node = kNodesOfALayer; node < c.config.nodes_per_layer; ++node) {
+          check_cuda(kernels::launch_empty_node(stream));
+        }
       }
     }
     check_cuda(kernels::launch_head(body, stream));
-    check_cuda(kernels::launch_accept(c.accept_args(captured, communicator), stream));
+    check_cuda(kernels::launch_accept(c.accept_args(graph, captured, communicator), stream));
   });
 }
 

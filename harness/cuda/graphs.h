@@ -1,4 +1,4 @@
-// Captured graphs: the decode body of a case at one batch size, and the small ones of controls and
+// Captured graphs: those of a case's step at one batch size, and the small ones of controls and
 // checks. A capture enqueues on the given stream; nothing runs until the graph is launched.
 #pragma once
 
@@ -34,10 +34,11 @@ GraphExec capture_graph(cudaStream_t stream, Enqueue enqueue) {
   return owner;
 }
 
-// The whole body of a step at a captured batch size, with the metadata kernel first when the path
-// is in the graph.
-GraphExec capture_body(const CudaCase& c, std::int32_t captured, const RankContext& context,
-                       Communicator& communicator, cudaStream_t stream);
+// One graph of a step at a captured batch size: the forwards of its phases, with their metadata
+// kernels first when the path is in the graph.
+GraphExec capture_step_graph(const CudaCase& c, int graph, std::int32_t captured,
+                             const RankContext& context, Communicator& communicator,
+                             cudaStream_t stream);
 
 // One all-reduce of the case's kind on the stream. nccl is bracketed by stamp nodes when `bracket`.
 void enqueue_all_reduce(const std::string& kind, Communicator& communicator, int ordinal,

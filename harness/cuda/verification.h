@@ -1,9 +1,11 @@
-// Are the paths right? Before timing: every path's tables equal the reference's, on the case's
-// first inputs. After each block: every step's checksum is the one that the reference gives.
+// Are the paths right? Before timing: every path's tables of every phase equal the reference's, on
+// the case's first inputs. After each block: every graph's checksum is the one that the reference
+// gives.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "harness/backend.h"
 #include "harness/cuda/cuda_case.h"
@@ -12,7 +14,7 @@
 
 namespace tpjitter {
 
-// Runs aten, fused and fused_in_graph over step 0's staged inputs.
+// Runs every path over step 0's staged inputs.
 CaseChecks check_paths(const RankContext& context, CudaCase& c, CudaDevice& device,
                        cudaStream_t stream);
 
@@ -21,16 +23,20 @@ class StepChecker {
  public:
   StepChecker(const RankContext& context, const CaseConfig& config);
 
-  // The next steps' checksums as the GPU gave them. `rows`: of the last rows.size() steps, flagged
-  // where wrong.
-  CaseChecks check(std::span<const kernels::GraphStamp> steps, std::span<PhaseRow> rows);
+  // The next steps' graphs as the GPU stamped them. `rows`: of the last steps, whole ones; the row
+  // that launched a wrong graph is flagged.
+  CaseChecks check(std::span<const kernels::GraphStamp> graphs, std::span<PhaseRow> rows);
   std::int64_t steps_checked() const { return step_; }
 
  private:
+  std::uint64_t expected_checksum(int graph) const;
+
   const RankContext& context_;
+  StepPlan plan_;
   ServingState state_;
-  MetadataBuffers expected_;
-  kernels::DecodeBodyShape body_;
+  std::vector<MetadataBuffers> expected_;         // by phase
+  std::vector<kernels::GraphForward> forwards_;   // by phase, of the step being checked
+  std::vector<kernels::DecodeBodyShape> bodies_;  // by graph
   std::int64_t step_ = 0;
 };
 

@@ -57,8 +57,9 @@ void ModelledDevice::launch_graph(const ModelledGraph& graph) {
 }
 
 void ModelledDevice::enqueue(const Operation& operation) {
-  if (queued_ == kQueue) resolve();  // a full queue blocks the host, as a real one does
-  queue_[queued_++] = operation;
+  if (enqueued_ - resolved_ == kQueue)
+    resolve_next();  // a full queue blocks the host, as real ones
+  queue_[enqueued_++ % kQueue] = operation;
 }
 
 std::int64_t ModelledDevice::peer_arrival(int peer, std::int64_t ordinal) {
@@ -86,7 +87,7 @@ std::int64_t ModelledDevice::peer_arrival(int peer, std::int64_t ordinal) {
 
 void ModelledDevice::resolve_graph(const Operation& operation) {
   const ModelledGraph& graph = operation.graph;
-  ModelledReplay& replay = history_[operation.graph_ordinal % kHistory];
+  ModelledReplay& replay = history_[operation.graph_ordinal % history_.size()];
   replay = {};
   replay.begin_ns = std::max(operation.enqueue_ns, free_ns_);
   if (graph.all_reduces == 0) {
@@ -116,23 +117,31 @@ void ModelledDevice::resolve_graph(const Operation& operation) {
   replay.end_ns = free_ns_ = replay.all_reduce_end_ns + graph.rest_ns;
 }
 
-void ModelledDevice::resolve() {
-  for (int i = 0; i < queued_; ++i) {
-    const Operation& operation = queue_[i];
-    if (operation.graph_ordinal >= 0) {
-      resolve_graph(operation);
-    } else {
-      free_ns_ = std::max(operation.enqueue_ns, free_ns_) + operation.device_ns;
-    }
+void ModelledDevice::resolve_next() {
+  const Operation& operation = queue_[resolved_ % kQueue];
+  if (operation.graph_ordinal >= 0) {
+    resolve_graph(operation);
+    graphs_resolved_ = operation.graph_ordinal + 1;
+  } else {
+    free_ns_ = std::max(operation.enqueue_ns, free_ns_) + operation.device_ns;
   }
-  queued_ = 0;
+  ++resolved_;
+}
+
+void ModelledDevice::wait_until(std::int64_t end_ns) {
+  const std::int64_t left = end_ns - now_ns();
+  if (left > kSleepMarginNs) sleep_ns(left - kSleepMarginNs);
+  while (now_ns() < end_ns) sched_yield();
+}
+
+void ModelledDevice::wait_for_graph(std::int64_t n) {
+  while (graphs_resolved_ <= n && resolved_ < enqueued_) resolve_next();
+  wait_until(history_[n % history_.size()].end_ns);
 }
 
 void ModelledDevice::synchronize() {
-  resolve();
-  const std::int64_t left = free_ns_ - now_ns();
-  if (left > kSleepMarginNs) sleep_ns(left - kSleepMarginNs);
-  while (now_ns() < free_ns_) sched_yield();
+  while (resolved_ < enqueued_) resolve_next();
+  wait_until(free_ns_);
 }
 
 }  // namespace tpjitter

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "harness/backend.h"
 #include "harness/contract/run_info.h"
@@ -60,14 +61,17 @@ class ModelledDevice {
   void copy_async();
   void launch_graph(const ModelledGraph& graph);
 
-  // Works the timeline off up to everything enqueued, waiting for other ranks' arrivals, then waits
-  // until the modelled end has passed. Throws TimeoutError naming the peer, RunError on abort.
+  // Works the timeline off up to graph launch `n` (synchronize: everything enqueued), waiting for
+  // other ranks' arrivals, then waits until its modelled end has passed. Throws TimeoutError naming
+  // the peer, RunError on abort.
+  void wait_for_graph(std::int64_t n);
   void synchronize();
 
-  // Graph launches so far, and the replay of launch `n`; the last kHistory are kept.
+  // Graph launches so far, and the replay of launch `n`; the last `count` are kept. The device must
+  // be idle when that number changes.
   std::int64_t graph_launches() const { return graph_launches_; }
-  const ModelledReplay& replay(std::int64_t n) const { return history_[n % kHistory]; }
-  static constexpr int kHistory = 4096;
+  void keep_replays(std::int64_t count) { history_.assign(count, {}); }
+  const ModelledReplay& replay(std::int64_t n) const { return history_[n % history_.size()]; }
 
   const DeviceModel& model() const { return model_; }
 
@@ -78,10 +82,11 @@ class ModelledDevice {
     std::int64_t graph_ordinal = -1;
     ModelledGraph graph;
   };
-  static constexpr int kQueue = 1024;  // operations between two synchronisations
+  static constexpr int kQueue = 2048;  // operations that may be pending; a power of two
 
   void enqueue(const Operation& operation);
-  void resolve();
+  void resolve_next();
+  void wait_until(std::int64_t end_ns);
   void resolve_graph(const Operation& operation);
   std::int64_t peer_arrival(int peer, std::int64_t ordinal);
 
@@ -90,9 +95,11 @@ class ModelledDevice {
   std::int64_t deadline_ns_;
   std::int64_t free_ns_ = 0;  // the device is idle from here on
   std::int64_t graph_launches_ = 0;
-  std::array<Operation, kQueue> queue_;
-  int queued_ = 0;
-  std::array<ModelledReplay, kHistory> history_;
+  std::array<Operation, kQueue> queue_;  // a ring
+  std::int64_t enqueued_ = 0;
+  std::int64_t resolved_ = 0;
+  std::int64_t graphs_resolved_ = 0;
+  std::vector<ModelledReplay> history_{1};
 };
 
 }  // namespace tpjitter

@@ -13,6 +13,9 @@ class ModelledTensorOps final : public kernels::TensorOps {
                     std::int64_t op_overhead_ns)
       : TensorOps(allocator), device_(device), op_overhead_ns_(op_overhead_ns) {}
 
+  // What the next max().item() of a device tensor gives: nothing is computed here.
+  void set_scalar(std::int64_t value) { scalar_ = value; }
+
  protected:
   using Tensor = kernels::Tensor;
   // The extra host cost per dispatcher call that a scenario asks for.
@@ -36,7 +39,7 @@ class ModelledTensorOps final : public kernels::TensorOps {
   std::int64_t read_scalar(const Tensor&) override {
     device_.copy_async();
     device_.synchronize();
-    return 0;
+    return scalar_;
   }
 
  private:
@@ -44,6 +47,7 @@ class ModelledTensorOps final : public kernels::TensorOps {
 
   ModelledDevice& device_;
   std::int64_t op_overhead_ns_;
+  std::int64_t scalar_ = 0;
 };
 
 }  // namespace tpjitter

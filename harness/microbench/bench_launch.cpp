@@ -33,6 +33,7 @@ void phase_row(benchmark::State& state) {
   const auto slot = std::make_unique<RankSlot>();
   StepContext context;
   context.slot = slot.get();
+  context.plan.phases.resize(kRows);
   NullDevice device;
   std::vector<PhaseRow> rows(kRows);
   std::int64_t step = 0;

@@ -1,9 +1,11 @@
-// Stale metadata cannot pass: a step whose rebuild or whose inputs are left out fails its checksum.
+// Stale metadata cannot pass: a step whose rebuild or whose inputs are left out fails its checksum,
+// and in speculative mode that of the graph that read them.
 // Runs the parts of the backend by hand, so that a stage can be skipped.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/control.h"
@@ -24,22 +26,38 @@ constexpr std::int64_t kSkipped = 7;
 
 enum class Skip { kNothing, kRebuild, kInputs };
 
+// Step and graph whose checksum was wrong.
+using Failures = std::vector<std::pair<std::int64_t, std::int32_t>>;
+
+CaseConfig small_case(const std::string& path, bool swa) {
+  CaseConfig config;
+  config.path = path;
+  config.swa = config.draft_swa = swa;
+  config.batch_size = 5;
+  config.capture_batch_sizes = {5, 8};
+  config.context_tokens = 500;
+  config.page_size = 16;
+  config.hidden_size = 256;
+  config.layers = 2;
+  config.layer_us = 5;
+  config.block_steps = kSteps;
+  return config;
+}
+
 class StaleMetadata : public test::GpuTest, public testing::WithParamInterface<bool> {
  protected:
-  // Steps whose checksum was wrong.
-  std::vector<std::int64_t> run(const std::string& path, Skip skip) {
-    CaseConfig config;
-    config.path = path;
-    config.swa = GetParam();
-    config.batch_size = 5;
-    config.capture_batch_sizes = {5, 8};
-    config.context_tokens = 500;
-    config.page_size = 16;
-    config.hidden_size = 256;
-    config.layers = 2;
-    config.layer_us = 5;
-    config.block_steps = kSteps;
-    ControlSegment control = ControlSegment::create(1, 0, kSteps, "{}", 1.0);
+  CaseConfig decode(const std::string& path) { return small_case(path, GetParam()); }
+  CaseConfig speculative(const std::string& path) {
+    CaseConfig config = decode(path);
+    config.mode = "speculative";
+    return config;
+  }
+
+  // In step kSkipped a stage of one phase is left out.
+  Failures run(const CaseConfig& config, Skip skip, int skipped_phase = 0) {
+    const StepPlan plan = step_plan(config);
+    const int phases = static_cast<int>(plan.phases.size());
+    ControlSegment control = ControlSegment::create(1, 0, kSteps * phases, "{}", 1.0);
     const RankContext context{0, 1, &control};
     check_cuda(cudaSetDevice(0));
     Communicator communicator(context);
@@ -49,33 +67,52 @@ class StaleMetadata : public test::GpuTest, public testing::WithParamInterface<b
     check_cuda(cudaDeviceSynchronize());
     c.poison_outputs(stream.get());
     device.stage_inputs(0);
-    const GraphExec graph = capture_body(c, 5, context, communicator, stream.get());
-    device.set_graph(graph.get());
+    std::vector<GraphExec> graphs;
+    std::vector<cudaGraphExec_t> handles;
+    for (int graph = 0; graph < plan.graphs; ++graph) {
+      graphs.push_back(capture_step_graph(c, graph, 5, context, communicator, stream.get()));
+      handles.push_back(graphs.back().get());
+    }
+    device.set_graphs(handles);
 
     for (std::int64_t step = 0; step < kSteps; ++step) {
-      const Skip now = step == kSkipped ? skip : Skip::kNothing;
       device.wait_accept(step - 1);
-      if (now != Skip::kInputs) device.copy_inputs(0);
-      if (now != Skip::kRebuild) device.rebuild_metadata(0);
-      device.launch_graph(0);
+      for (int phase = 0; phase < phases; ++phase) {
+        const bool here = step == kSkipped && phase == skipped_phase;
+        if (!here || skip != Skip::kInputs) device.copy_inputs(phase);
+        if (!here || skip != Skip::kRebuild) device.rebuild_metadata(phase);
+        if (plan.phases[phase].launches) device.launch_graph(plan.phases[phase].graph);
+      }
       device.stage_inputs(step + 1);
     }
     device.wait_accept(kSteps - 1);
     wait_for_stream(context, stream.get(), device.wait_deadline_ns(), "the block");
-
     DrainedStamps stamps;
     fetch_stamps(c, 0, kSteps, stamps);
+    return failures(context, config, stamps);
+  }
+
+  Failures failures(const RankContext& context, const CaseConfig& config,
+                    const DrainedStamps& stamps) {
+    const StepPlan plan = step_plan(config);
+    const std::size_t phases = plan.phases.size();
     StepChecker checker(context, config);
-    std::vector<PhaseRow> rows(kSteps);
+    std::vector<PhaseRow> rows(kSteps * phases);
     const CaseChecks checks = checker.check(stamps.graphs, rows);
-    std::vector<std::int64_t> failed;
-    for (std::int64_t step = 0; step < kSteps; ++step) {
-      if (rows[step].flags & kFlagChecksumFailed) failed.push_back(step);
+    Failures failed;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const PlannedPhase& phase = plan.phases[i % phases];
+      if ((rows[i].flags & kFlagChecksumFailed) == 0) continue;
+      EXPECT_TRUE(phase.launches) << "a row without a launch has no checksum";
+      failed.emplace_back(i / phases, phase.graph);
     }
     EXPECT_EQ(checks.steps_checked, kSteps);
     EXPECT_EQ(checks.checksum_failures, static_cast<std::int64_t>(failed.size()));
     if (!failed.empty()) {
-      const std::string place = "rank 0, step " + std::to_string(failed[0]);
+      const auto [step, graph] = failed[0];
+      const PlannedPhase& last = plan.phases[plan.last_phase(graph) - 1];
+      const std::string place = "rank 0, step " + std::to_string(step) + ", phase " +
+                                phase_name(last.phase) + ", graph " + std::to_string(graph) + ":";
       EXPECT_EQ(checks.first_failure.find(place), 0u) << checks.first_failure;
     }
     return failed;
@@ -83,23 +120,57 @@ class StaleMetadata : public test::GpuTest, public testing::WithParamInterface<b
 };
 INSTANTIATE_TEST_SUITE_P(SlidingWindow, StaleMetadata, testing::Bool());
 
+constexpr const char* kPaths[] = {"aten", "page_table_kernel", "fused", "fused_in_graph"};
+constexpr const char* kEagerPaths[] = {"aten", "page_table_kernel", "fused"};
+
 TEST_P(StaleMetadata, IsNotSeenWhereNothingIsLeftOut) {
-  for (const char* path : {"aten", "fused", "fused_in_graph"}) {
-    EXPECT_TRUE(run(path, Skip::kNothing).empty()) << path;
+  for (const char* path : kPaths) {
+    EXPECT_TRUE(run(decode(path), Skip::kNothing).empty()) << path;
+    EXPECT_TRUE(run(speculative(path), Skip::kNothing).empty()) << path;
   }
 }
 
 TEST_P(StaleMetadata, OfThePreviousStepFailsThatStepAndNoOther) {
-  for (const char* path : {"aten", "fused"}) {
-    EXPECT_EQ(run(path, Skip::kRebuild), std::vector<std::int64_t>{kSkipped}) << path;
+  for (const char* path : kEagerPaths) {
+    EXPECT_EQ(run(decode(path), Skip::kRebuild), (Failures{{kSkipped, 0}})) << path;
+  }
+}
+
+TEST_P(StaleMetadata, OfOnePhaseFailsTheGraphThatReadsItAndNoOther) {
+  for (const char* path : kEagerPaths) {
+    for (const char* layout : {"merged", "per_pass"}) {
+      CaseConfig config = speculative(path);
+      config.graph_layout = layout;
+      const StepPlan plan = step_plan(config);
+      for (int phase = 0; phase < static_cast<int>(plan.phases.size()); ++phase) {
+        EXPECT_EQ(run(config, Skip::kRebuild, phase),
+                  (Failures{{kSkipped, plan.phases[phase].graph}}))
+            << path << ", " << layout << ", phase " << phase;
+      }
+    }
   }
 }
 
 TEST_P(StaleMetadata, FromThePreviousStepsInputsFails) {
-  for (const char* path : {"aten", "fused", "fused_in_graph"}) {
-    const std::vector<std::int64_t> failed = run(path, Skip::kInputs);
-    ASSERT_FALSE(failed.empty()) << path;
-    EXPECT_EQ(failed[0], kSkipped) << path;
+  for (const char* path : kPaths) {
+    for (const CaseConfig& config : {decode(path), speculative(path)}) {
+      const Failures failed = run(config, Skip::kInputs);
+      ASSERT_FALSE(failed.empty()) << path << ", " << config.mode;
+      EXPECT_EQ(failed[0].first, kSkipped) << path << ", " << config.mode;
+    }
+  }
+}
+
+TEST_P(StaleMetadata, FromDraftExtendsOldLengthsFailsDraftExtendOnly) {
+  for (const char* path : kPaths) {
+    for (const char* form : {"strided", "cumsum"}) {
+      CaseConfig config = speculative(path);
+      config.draft_extend = form;
+      const StepPlan plan = step_plan(config);
+      EXPECT_EQ(run(config, Skip::kInputs, static_cast<int>(plan.phases.size()) - 1),
+                (Failures{{kSkipped, plan.graphs - 1}}))
+          << path << ", " << form;
+    }
   }
 }
 

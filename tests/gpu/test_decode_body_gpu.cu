@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <random>
+#include <vector>
 
 #include "kernels/decode_body.h"
-#include "kernels/step_inputs.h"
 #include "tests/gpu/all_reduce_ranks.h"
 
 namespace tpjitter {
@@ -101,11 +101,13 @@ class BodyRanks {
  public:
   static constexpr std::int64_t kRingCapacity = 4;
   static constexpr std::uint64_t kSeed = 5;
+  static constexpr int kForwards = 2;  // of a graph, at most
 
   BodyRanks(const BodyCase& shape, const HostTables& tables)
-      : shape_(shape),
-        comm_(shape.world_size, shape.elements * 2, 2 * shape.layers * kRingCapacity) {
-    for (int r = 0; r < shape.world_size; ++r) bodies_.emplace_back(tables, kRingCapacity);
+      : shape_(shape), comm_(shape.world_size, shape.elements * 2, stamps_of(shape)) {
+    for (int r = 0; r < shape.world_size * kForwards; ++r) {
+      bodies_.emplace_back(tables, kRingCapacity);
+    }
     check_cuda(cudaDeviceSynchronize());
   }
 
@@ -118,19 +120,35 @@ class BodyRanks {
     return s;
   }
 
-  // One step on every rank; all-reduces of the ranks interleave as their streams do.
-  void run_step(const HostTables& tables) {
-    for (DeviceBody& body : bodies_) body.write(tables);
+  // All-reduce stamps: room of a replay, and of the ring.
+  static int room(const BodyCase& shape) { return kForwards * 2 * shape.layers; }
+  static int stamps_of(const BodyCase& shape) {
+    return room(shape) * static_cast<int>(kRingCapacity);
+  }
+
+  void run_step(HostTables& tables) { run_graph({&tables}, /*end_of_step=*/true); }
+
+  // A replay on every rank; all-reduces of the ranks interleave as their streams do.
+  void run_graph(const std::vector<HostTables*>& forwards, bool end_of_step) {
+    layers_ = shape_.layers * static_cast<int>(forwards.size());
+    for (std::size_t f = 0; f < forwards.size(); ++f) {
+      for (int r = 0; r < shape_.world_size; ++r) tables_of(f, r).write(*forwards[f]);
+    }
     check_cuda(cudaDeviceSynchronize());
-    for (int layer = 0; layer < shape_.layers; ++layer) {
-      for_each_rank(
-          [&](int r) { return kernels::launch_attention(args(r, tables), layer, stream(r)); });
+    for (int layer = 0; layer < layers_; ++layer) {
+      const std::size_t f = layer / shape_.layers;
+      const auto args_of = [&](int r) { return args(r, *forwards[f], tables_of(f, r)); };
+      for_each_rank([&](int r) { return kernels::launch_attention(args_of(r), layer, stream(r)); });
       for_each_rank([&](int r) { return all_reduce(r, 2 * layer); });
-      for_each_rank([&](int r) { return kernels::launch_load(args(r, tables), layer, stream(r)); });
+      for_each_rank([&](int r) { return kernels::launch_load(args_of(r), layer, stream(r)); });
       for_each_rank([&](int r) { return all_reduce(r, 2 * layer + 1); });
     }
-    for_each_rank([&](int r) { return kernels::launch_head(args(r, tables), stream(r)); });
-    for_each_rank([&](int r) { return kernels::launch_accept(accept_args(r), stream(r)); });
+    const std::size_t last = forwards.size() - 1;
+    for_each_rank([&](int r) {
+      return kernels::launch_head(args(r, *forwards[last], tables_of(last, r)), stream(r));
+    });
+    for_each_rank(
+        [&](int r) { return kernels::launch_accept(accept_args(r, end_of_step), stream(r)); });
     comm_.synchronize_all();
   }
 
@@ -150,7 +168,7 @@ class BodyRanks {
     ring.graphs = bodies_[r].graph_stamps.data();
     ring.entry = &bodies_[r].state.data()->ring_entry;
     ring.capacity = kRingCapacity;
-    ring.all_reduces_per_replay = 2 * shape_.layers;
+    ring.all_reduces_per_replay = room(shape_);
     return ring;
   }
   int all_reduce(int r, int ordinal) {
@@ -158,18 +176,23 @@ class BodyRanks {
     a.ring = ring(r);
     return kernels::launch_one_shot_pull(a, stream(r));
   }
-  DecodeBodyArgs args(int r, const HostTables& tables) {
+  // A rank's state is in its first body; further forwards have tables of their own.
+  DeviceBody& tables_of(std::size_t forward, int r) {
+    return bodies_[forward * shape_.world_size + r];
+  }
+  DecodeBodyArgs args(int r, HostTables& host, DeviceBody& tables) {
     DeviceBody& body = bodies_[r];
     DecodeBodyArgs a;
-    a.metadata = HostTables(tables).args();
-    a.metadata.cache_seqlens = body.cache_seqlens.data();
-    a.metadata.cu_seqlens_k = body.cu_seqlens_k.data();
-    a.metadata.cu_seqlens_q = body.cu_seqlens_q.data();
-    a.metadata.page_table = body.page_table.data();
-    a.metadata.swa_page_table = body.swa_page_table.data();
-    a.metadata.out_cache_loc = body.out_cache_loc.data();
-    a.metadata.swa_out_cache_loc = body.swa_out_cache_loc.data();
+    a.metadata = host.args();
+    a.metadata.cache_seqlens = tables.cache_seqlens.data();
+    a.metadata.cu_seqlens_k = tables.cu_seqlens_k.data();
+    a.metadata.cu_seqlens_q = tables.cu_seqlens_q.data();
+    a.metadata.page_table = tables.page_table.data();
+    a.metadata.swa_page_table = tables.swa_page_table.data();
+    a.metadata.out_cache_loc = tables.out_cache_loc.data();
+    a.metadata.swa_out_cache_loc = tables.swa_out_cache_loc.data();
     a.shape = body_shape();
+    a.shape.layers = layers_;
     a.state = body.state.data();
     a.kv = body.kv.data();
     a.swa_kv = body.swa_kv.data();
@@ -184,13 +207,14 @@ class BodyRanks {
     a.guard.abort = comm_[r].abort.data();
     return a;
   }
-  kernels::AcceptArgs accept_args(int r) {
+  kernels::AcceptArgs accept_args(int r, bool end_of_step) {
     kernels::AcceptArgs a;
     a.state = bodies_[r].state.data();
     a.seq_lens = bodies_[r].seq_lens.data();
     a.result = bodies_[r].result.data();
     a.seed = kSeed;
     a.live_rows = shape_.live_rows;
+    a.end_of_step = end_of_step;
     a.ring = ring(r);
     a.guard.abort = comm_[r].abort.data();
     return a;
@@ -198,7 +222,8 @@ class BodyRanks {
 
   BodyCase shape_;
   AllReduceRanks comm_;
-  std::vector<DeviceBody> bodies_;
+  std::vector<DeviceBody> bodies_;  // [forwards, ranks]
+  int layers_ = 0;                  // of the graph being run
 };
 
 class DecodeBodyOnGpu : public AllRanksTest, public testing::WithParamInterface<BodyCase> {};
@@ -272,14 +297,13 @@ TEST_P(DecodeBodyOnGpu, StampsEveryReplayInTheRing) {
   for (int step = 0; step < kSteps; ++step) ranks.run_step(tables);
   for (int r = 0; r < shape.world_size; ++r) {
     const auto graphs = download(ranks.body(r).graph_stamps.data(), BodyRanks::kRingCapacity);
-    const auto stamps =
-        download(ranks.comm()[r].stamps.data(), 2 * shape.layers * BodyRanks::kRingCapacity);
+    const auto stamps = download(ranks.comm()[r].stamps.data(), BodyRanks::stamps_of(shape));
     for (std::int64_t entry = 0; entry < BodyRanks::kRingCapacity; ++entry) {
       EXPECT_EQ(graphs[entry].replay, entry == 0 ? kSteps : entry + 1);
       std::int64_t last = graphs[entry].begin_ns;
       EXPECT_GT(last, 0);
       for (int n = 0; n < 2 * shape.layers; ++n) {
-        const kernels::AllReduceStamp& stamp = stamps[entry * 2 * shape.layers + n];
+        const kernels::AllReduceStamp& stamp = stamps[entry * BodyRanks::room(shape) + n];
         EXPECT_LE(last, stamp.own_ns);
         EXPECT_LE(stamp.own_ns, stamp.end_ns);
         last = stamp.end_ns;
@@ -302,51 +326,37 @@ TEST_P(DecodeBodyOnGpu, TellsTheHostWhenItWasAborted) {
   }
 }
 
-using StepInputsOnGpu = AllRanksTest;
-TEST_F(StepInputsOnGpu, AreAppliedAndPadded) {
-  const auto layout = kernels::StagedLayout::of(/*batch_size=*/5, /*live_rows=*/3);
-  constexpr std::int64_t kWrites = 600;
-  std::vector<unsigned char> staging(layout.bytes(kWrites));
-  *reinterpret_cast<kernels::StagedHeader*>(staging.data()) = {kWrites, 2};
-  for (int i = 0; i < 3; ++i) {
-    reinterpret_cast<std::int64_t*>(staging.data() + layout.req_pool_indices)[i] = 10 + i;
-    reinterpret_cast<std::int64_t*>(staging.data() + layout.out_cache_loc)[i] = 20 + i;
-  }
-  auto* resets = reinterpret_cast<kernels::StagedLengthReset*>(staging.data() + layout.resets);
-  resets[0] = {0, 100};
-  resets[1] = {2, 300};
-  auto* writes = reinterpret_cast<kernels::StagedTokenWrite*>(staging.data() + layout.writes);
-  for (int i = 0; i < kWrites; ++i) writes[i] = {2 * i, i, 0};
-
-  DeviceBuffer<unsigned char> device_staging(staging.size());
-  upload(device_staging.data(), staging);
-  auto pool = zeroed<std::int64_t>(5);
-  auto locations = zeroed<std::int64_t>(5);
-  auto seq_lens = zeroed<std::int32_t>(5);
-  auto req_to_token = zeroed<std::int32_t>(2 * kWrites);
-  upload(pool.data(), std::vector<std::int64_t>(5, -1));
-  upload(locations.data(), std::vector<std::int64_t>(5, -1));
-  upload(seq_lens.data(), std::vector<std::int32_t>(5, 7));
-  upload(req_to_token.data(), std::vector<std::int32_t>(2 * kWrites, -1));
-  kernels::StepInputsArgs args;
-  args.staging = device_staging.data();
-  args.layout = layout;
-  args.max_writes = kWrites;
-  args.req_pool_indices = pool.data();
-  args.out_cache_loc = locations.data();
-  args.seq_lens = seq_lens.data();
-  args.req_to_token = req_to_token.data();
-  check_cuda(cudaDeviceSynchronize());
-  const Stream stream = make_stream();
-  check_cuda(kernels::launch_step_inputs(args, stream.get()));
-  synchronize(stream.get());
-  EXPECT_EQ(download(pool.data(), 5), (std::vector<std::int64_t>{10, 11, 12, 0, 0}));
-  EXPECT_EQ(download(locations.data(), 5), (std::vector<std::int64_t>{20, 21, 22, 0, 0}));
-  EXPECT_EQ(download(seq_lens.data(), 5), (std::vector<std::int32_t>{100, 7, 300, 1, 1}));
-  const auto tokens = download(req_to_token.data(), 2 * kWrites);
-  for (int i = 0; i < kWrites; ++i) {
-    EXPECT_EQ(tokens[2 * i], i);
-    EXPECT_EQ(tokens[2 * i + 1], -1);
+// Draft passes in one graph, then another graph in the same step.
+TEST_P(DecodeBodyOnGpu, FoldsEveryForwardOfAGraphAndAcceptsAtTheEndOfTheStep) {
+  const BodyCase& shape = GetParam();
+  HostTables first(shape, 6), second(shape, 7), third(shape, 8);
+  BodyRanks ranks(shape, first);
+  std::vector<std::int32_t> seq_lens(shape.batch_size, 0);
+  for (std::int64_t step = 0; step < BodyRanks::kRingCapacity; ++step) {
+    ranks.run_graph({&first, &second}, /*end_of_step=*/false);
+    const kernels::GraphForward forwards[] = {{first.args(), shape.layers, shape.swa},
+                                              {second.args(), shape.layers, shape.swa}};
+    const std::int64_t entry = 2 * step % BodyRanks::kRingCapacity;
+    for (int r = 0; r < shape.world_size; ++r) {
+      const auto stamps = download(ranks.body(r).graph_stamps.data(), BodyRanks::kRingCapacity);
+      EXPECT_EQ(stamps[entry].replay, 2 * step + 1);
+      EXPECT_EQ(stamps[entry].checksum,
+                kernels::reference_graph_checksum(forwards, ranks.body_shape(), step));
+      EXPECT_EQ(ranks.result(r).step, step) << "the step goes on";
+      EXPECT_EQ(download(ranks.body(r).seq_lens.data(), shape.batch_size), seq_lens);
+    }
+    ranks.run_graph({&third}, /*end_of_step=*/true);
+    for (int row = 0; row < shape.live_rows; ++row) {
+      seq_lens[row] += kernels::accepted_tokens(BodyRanks::kSeed, step, row);
+    }
+    for (int r = 0; r < shape.world_size; ++r) {
+      const auto stamps = download(ranks.body(r).graph_stamps.data(), BodyRanks::kRingCapacity);
+      EXPECT_EQ(stamps[entry + 1].replay, 2 * step + 2);
+      EXPECT_EQ(stamps[entry + 1].checksum,
+                kernels::reference_step_checksum(third.args(), ranks.body_shape(), step));
+      EXPECT_EQ(ranks.result(r).step, step + 1);
+      EXPECT_EQ(download(ranks.body(r).seq_lens.data(), shape.batch_size), seq_lens);
+    }
   }
 }
 

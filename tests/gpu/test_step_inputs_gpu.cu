@@ -1,0 +1,124 @@
+// A step's staged inputs on the GPU: applied where they belong, padded rows filled.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "kernels/step_inputs.h"
+#include "tests/gpu/gpu_test_main.h"
+
+namespace tpjitter {
+namespace {
+
+using test::check_cuda;
+using test::DeviceArray;
+
+using StepInputsOnGpu = test::GpuTest;
+
+template <class T>
+T* part(std::vector<unsigned char>& staging, std::size_t offset) {
+  return reinterpret_cast<T*>(staging.data() + offset);
+}
+
+constexpr int kBatch = 5;
+constexpr int kLive = 3;
+constexpr int kMaxBatch = 7;
+constexpr std::int64_t kWrites = 600;
+
+// Device buffers full of a value that no input has.
+struct Buffers {
+  DeviceArray<std::int64_t> pool{std::vector<std::int64_t>(kBatch, -1)};
+  DeviceArray<std::int64_t> locations{std::vector<std::int64_t>(kBatch * 4, -1)};
+  DeviceArray<std::int64_t> draft{std::vector<std::int64_t>(kMaxBatch * 2, -1)};
+  DeviceArray<std::int32_t> accept{std::vector<std::int32_t>(kBatch, -1)};
+  DeviceArray<std::int32_t> seq_lens{std::vector<std::int32_t>(kBatch, 7)};
+  DeviceArray<std::int32_t> req_to_token{std::vector<std::int32_t>(2 * kWrites, -1)};
+
+  void apply(const kernels::StagedLayout& layout, std::vector<unsigned char>& staging) {
+    *part<kernels::StagedHeader>(staging, 0) = {kWrites, 2};
+    for (int i = 0; i < kLive; ++i)
+      part<std::int64_t>(staging, layout.req_pool_indices)[i] = 10 + i;
+    auto* resets = part<kernels::StagedLengthReset>(staging, layout.resets);
+    resets[0] = {0, 100};
+    resets[1] = {2, 300};
+    auto* writes = part<kernels::StagedTokenWrite>(staging, layout.writes);
+    for (int i = 0; i < kWrites; ++i) writes[i] = {2 * i, i, 0};
+    const DeviceArray<unsigned char> on_device(staging);
+    kernels::StepInputsArgs args;
+    args.staging = on_device.data();
+    args.layout = layout;
+    args.max_writes = kWrites;
+    args.req_pool_indices = pool.data();
+    args.out_cache_loc = locations.data();
+    args.draft_cache_loc = draft.data();
+    args.draft_cache_loc_stride = kMaxBatch;
+    args.accept_lens = accept.data();
+    args.seq_lens = seq_lens.data();
+    args.req_to_token = req_to_token.data();
+    const test::TestStream stream;
+    check_cuda(cudaDeviceSynchronize());
+    check_cuda(kernels::launch_step_inputs(args, stream.get()));
+    stream.sync();
+  }
+
+  void expect_rows_and_tokens() {
+    EXPECT_EQ(pool.read(), (std::vector<std::int64_t>{10, 11, 12, 0, 0}));
+    EXPECT_EQ(seq_lens.read(), (std::vector<std::int32_t>{100, 7, 300, 1, 1}));
+    const auto tokens = req_to_token.read();
+    for (int i = 0; i < kWrites; ++i) {
+      EXPECT_EQ(tokens[2 * i], i);
+      EXPECT_EQ(tokens[2 * i + 1], -1);
+    }
+  }
+};
+
+TEST_F(StepInputsOnGpu, AreAppliedAndPadded) {
+  const auto layout = kernels::StagedLayout::of(kBatch, kLive);
+  std::vector<unsigned char> staging(layout.bytes(kWrites));
+  for (int i = 0; i < kLive; ++i) part<std::int64_t>(staging, layout.out_cache_loc)[i] = 20 + i;
+  Buffers buffers;
+  buffers.apply(layout, staging);
+  buffers.expect_rows_and_tokens();
+  std::vector<std::int64_t> locations(kBatch * 4, -1);
+  for (int i = 0; i < kBatch; ++i) locations[i] = i < kLive ? 20 + i : 0;
+  EXPECT_EQ(buffers.locations.read(), locations);
+  EXPECT_EQ(buffers.draft.read(), std::vector<std::int64_t>(kMaxBatch * 2, -1));
+  EXPECT_EQ(buffers.accept.read(), std::vector<std::int32_t>(kBatch, -1));
+}
+
+TEST_F(StepInputsOnGpu, OfASpeculativeStepHoldDraftAndVerifySlots) {
+  constexpr int kQueryLen = 4;
+  constexpr int kPasses = 2;
+  const auto layout = kernels::StagedLayout::of(kBatch, kLive, kQueryLen, kPasses);
+  EXPECT_EQ(layout.writes % alignof(kernels::StagedTokenWrite), 0u);
+  std::vector<unsigned char> staging(layout.bytes(kWrites));
+  for (int i = 0; i < kLive * kQueryLen; ++i) {
+    part<std::int64_t>(staging, layout.out_cache_loc)[i] = 20 + i;
+  }
+  for (int i = 0; i < kLive * kPasses; ++i) {
+    part<std::int64_t>(staging, layout.draft_cache_loc)[i] = 50 + i;
+  }
+  for (int i = 0; i < kLive; ++i) part<std::int32_t>(staging, layout.accept_lens)[i] = 1 + i;
+  Buffers buffers;
+  buffers.apply(layout, staging);
+  buffers.expect_rows_and_tokens();
+  std::vector<std::int64_t> locations(kBatch * kQueryLen, 0);
+  for (int i = 0; i < kLive * kQueryLen; ++i) locations[i] = 20 + i;
+  EXPECT_EQ(buffers.locations.read(), locations);
+  EXPECT_EQ(buffers.draft.read(), (std::vector<std::int64_t>{50, 51, 52, 0, 0, -1, -1,  //
+                                                             53, 54, 55, 0, 0, -1, -1}));
+  EXPECT_EQ(buffers.accept.read(), (std::vector<std::int32_t>{1, 2, 3, kQueryLen, kQueryLen}));
+}
+
+TEST_F(StepInputsOnGpu, OfDraftExtendCountTheDraftTokens) {
+  const DeviceArray<std::int32_t> seq_lens({100, 7, 300, 1, 1});
+  const DeviceArray<std::int64_t> extended(std::vector<std::int64_t>(6, -1));
+  const test::TestStream stream;
+  check_cuda(cudaDeviceSynchronize());
+  check_cuda(
+      kernels::launch_extend_lengths({seq_lens.data(), extended.data(), kBatch, 4}, stream.get()));
+  stream.sync();
+  EXPECT_EQ(extended.read(), (std::vector<std::int64_t>{104, 11, 304, 5, 5, -1}));
+}
+
+}  // namespace
+}  // namespace tpjitter
