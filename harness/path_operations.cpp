@@ -15,8 +15,10 @@ kernels::OperationCounts count(const std::string& path, const PhaseCall& call) {
   kernels::TensorAllocator allocator(addresses.block_source());
   const std::int64_t* lengths = call.aten.seq_lens_cpu;
   const std::int64_t longest = *std::max_element(lengths, lengths + call.aten.metadata.batch_size);
-  // What max() gives is the length after the phase's offset.
-  kernels::RecordingTensorOps ops(allocator, longest + call.aten.metadata.seqlen_offset);
+  // A draft pass takes the maximum on the device, after its offset; the others on the host, before.
+  const bool on_device = call.phase.inputs == PhaseInputs::kDraft;
+  kernels::RecordingTensorOps ops(allocator,
+                                  longest + (on_device ? call.aten.metadata.seqlen_offset : 0));
   if (path == "aten") {
     kernels::rebuild_metadata_aten(ops, call.phase.rebuild, call.aten);
   } else {

@@ -30,7 +30,9 @@ std::int32_t prefix_of(const ServingShape& s, std::int32_t pool_row) {
 
 // The pages past the prefix exist twice: successive requests of a row use other slots there.
 // Tokens past seq_lens that have a slot: what a step may write or accept.
-std::int32_t reach(const ServingShape& s) { return std::max(kMaxAccept, s.query_len); }
+std::int32_t reach(const ServingShape& s) {
+  return std::max({kMaxAccept, s.query_len, s.draft_passes});
+}
 
 std::int64_t pages_of(const ServingShape& s, std::int32_t pool_row) {
   const std::int64_t prefix_pages = (prefix_of(s, pool_row) + s.page_size - 1) / s.page_size;

@@ -1,11 +1,10 @@
 // One-shot all-reduce by reading: a start barrier per block, then each rank reads every rank's
-// whole input and sums it. Source:   the one-stage kernels of vLLM (csrc/custom_all_reduce.cuh) and
-// SGLang v1; release and
+// whole input and sums it.
+// Source:   the one-stage kernels of vLLM (csrc/custom_all_reduce.cuh) and SGLang v1; release and
 //           acquire at system scope instead of volatile accesses, no end barrier, stamps.
 // Inputs:   inputs[p] [bytes / 2] bf16 of rank p; flags and epochs as all_reduce.h says.
 // Outputs:  output [bytes / 2] bf16 = sum in rank order, accumulated in fp32: the same bits on
-// every
-//           rank.
+//           every rank.
 // Grid:     min(max_blocks, ceil(bytes / 16 / threads)) blocks; warp p's lane 0 talks to peer p, so
 //           that no peer's stamp waits for another peer's flag.
 // Traffic:  world_size * bytes read (all but one part over NVLink) + bytes written.

@@ -18,8 +18,9 @@ enum class QueryMode : std::int32_t {
 
 // Which page-table columns a path writes.
 enum class PageColumns : std::int32_t {
-  kAll = 0,   // all max_seq_pages columns of each row, whatever its length
-  kLive = 1,  // min(ceil(cache_seqlens / page_size), max_seq_pages) columns; the rest keep their value
+  kAll = 0,  // all max_seq_pages columns of each row, whatever its length
+  // min(ceil(cache_seqlens / page_size), max_seq_pages) columns; the rest keep their value
+  kLive = 1,
 };
 
 struct DecodeMetadataArgs {
@@ -31,23 +32,24 @@ struct DecodeMetadataArgs {
   const std::int64_t* full_to_swa = nullptr;    // [slots + page_size + 1], last is -1; null: no SWA
   const std::int64_t* out_cache_loc = nullptr;  // [num_out_tokens] slots to write; may be null
   // Outputs. Element 0 of both cu_seqlens is never written: the caller presets it to 0.
-  std::int32_t* cache_seqlens = nullptr;    // [batch_size] = int32(seq_lens + seqlen_offset)
-  std::int32_t* cu_seqlens_k = nullptr;     // [batch_size + 1] prefix sums of cache_seqlens
-  std::int32_t* cu_seqlens_q = nullptr;     // [batch_size + 1]; null with kPreset
-  std::int32_t* page_table = nullptr;       // [batch_size, page_table_stride] slot / page_size
-  std::int32_t* swa_page_table = nullptr;   // [batch_size, swa_page_table_stride]; null: no SWA
+  std::int32_t* cache_seqlens = nullptr;      // [batch_size] = int32(seq_lens + seqlen_offset)
+  std::int32_t* cu_seqlens_k = nullptr;       // [batch_size + 1] prefix sums of cache_seqlens
+  std::int32_t* cu_seqlens_q = nullptr;       // [batch_size + 1]; null with kPreset
+  std::int32_t* page_table = nullptr;         // [batch_size, page_table_stride] slot / page_size
+  std::int32_t* swa_page_table = nullptr;     // [batch_size, swa_page_table_stride]; null: no SWA
   std::int64_t* swa_out_cache_loc = nullptr;  // [swa_out_len]; null: not wanted
   // Strides in elements, sizes in elements, lengths in tokens.
   std::int64_t req_to_token_stride = 0;
   std::int64_t page_table_stride = 0;
   std::int64_t swa_page_table_stride = 0;
-  std::int64_t swa_out_len = 0;     // view length; [num_out_tokens, swa_out_len) becomes 0
-  std::int64_t num_out_tokens = 0;  // live prefix of out_cache_loc; more than swa_out_len: cut to it
-  std::int32_t batch_size = 0;      // 0: nothing is launched, nothing written
+  std::int64_t swa_out_len = 0;  // view length; [num_out_tokens, swa_out_len) becomes 0
+  // live prefix of out_cache_loc; more than swa_out_len: cut to it
+  std::int64_t num_out_tokens = 0;
+  std::int32_t batch_size = 0;  // 0: nothing is launched, nothing written
   std::int32_t seqlen_offset = 0;
-  std::int32_t max_seq_pages = 0;   // static width
-  std::int32_t page_size = 1;       // a power of two
-  std::int32_t q_stride = 0;        // kStrided only
+  std::int32_t max_seq_pages = 0;  // static width
+  std::int32_t page_size = 1;      // a power of two
+  std::int32_t q_stride = 0;       // kStrided only
   QueryMode q_mode = QueryMode::kPreset;
   PageColumns page_columns = PageColumns::kAll;
   IntType req_pool_indices_type = IntType::kInt64;

@@ -189,8 +189,9 @@ __device__ void copy_share(const KvIndicesArgs& args, std::int64_t base,
   }
 }
 
+// Eight blocks a multiprocessor: 32 registers, so that kResidentBlocks are resident.
 template <int kFills>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 8)
     kv_indices_kernel(const __grid_constant__ FillList<kFills> list) {
   __shared__ RowTile tile;
   const KvIndicesArgs& args = list.fills[blockIdx.y];

@@ -30,9 +30,9 @@ struct alignas(16) GraphStamp {
 struct StampRing {
   AllReduceStamp* all_reduces = nullptr;  // [capacity, all_reduces_per_replay]; null: no stamps
   GraphStamp* graphs = nullptr;           // [capacity]; null: no stamps
-  const std::int64_t* entry =
-      nullptr;                // device, replay % capacity; moved on by a replay's last kernel
-  std::int64_t capacity = 1;  // replays
+  // device, replay % capacity; moved on by a replay's last kernel
+  const std::int64_t* entry = nullptr;
+  std::int64_t capacity = 1;                // replays
   std::int32_t all_reduces_per_replay = 0;  // room; a graph may have fewer
 };
 

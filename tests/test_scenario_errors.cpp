@@ -88,7 +88,8 @@ TEST_F(ScenarioErrorsTest, AWrongTypeIsNamedWithTheRightOne) {
   EXPECT_THAT(error_in("[shape]\nswa = 1\n"),
               HasSubstr("an integer, where a boolean belongs; allowed: true, false"));
   EXPECT_THAT(error_in("[step]\npath = true\n"),
-              HasSubstr("a boolean, where a string belongs; allowed: aten, page_table_kernel, fused, fused_in_graph"));
+              HasSubstr("a boolean, where a string belongs; allowed: aten, page_table_kernel, "
+                        "fused, fused_in_graph"));
   EXPECT_THAT(error_in("[body]\nlayer_us = 2026-01-01\n"),
               HasSubstr("a date or time, where a number belongs; allowed: 0..100000 us"));
   EXPECT_THAT(error_in("[shape]\ncapture_batch_sizes = 8\n"),

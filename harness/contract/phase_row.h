@@ -24,9 +24,9 @@ const char* phase_name(Phase phase);  // "normal_decode", ...
 enum PhaseFlag : std::uint32_t {
   kFlagNoLaunch = 1u << 0,          // this rebuild shares the next row's graph launch
   kFlagFirstAfterWarmup = 1u << 1,  // first replay after warm-up, graph upload or calibration
-  kFlagFirstOfBlock =
-      1u << 2,            // first step after the block barrier: no step_ns, out of percentiles
-  kFlagWaited = 1u << 3,  // the first all-reduce really polled for a late flag
+  // first step after the block barrier: no step_ns, out of percentiles
+  kFlagFirstOfBlock = 1u << 2,
+  kFlagWaited = 1u << 3,          // the first all-reduce really polled for a late flag
   kFlagModelledDevice = 1u << 4,  // gpu_* and first_all_reduce_* come from the modelled device
   kFlagNoDeviceStamps = 1u << 5,  // device stamps of this row were lost (rank died) or not taken
   kFlagBracketed = 1u << 6,       // all-reduce stamps bracket the collective (nccl): no own wait

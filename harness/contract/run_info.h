@@ -82,8 +82,8 @@ struct RunInfo {
   std::vector<RunLaunch> launches;
   std::vector<RunRank> ranks;
   std::vector<RunControl> controls;
-  Json clock =
-      Json::object();  // {"host_gpu_bound_ns", "gpu_gpu_bound_ns", "pairs": [...], "reason"}
+  // {"host_gpu_bound_ns", "gpu_gpu_bound_ns", "pairs": [...], "reason"}
+  Json clock = Json::object();
   Json overhead = Json::object();     // {"stamp_ns", "row_ns", ...}
   Json model = nullptr;               // host backend: the modelled device's constants, ns
   Json environment = Json::object();  // cpu, kernel, governor, cgroup, gpu, driver, ...

@@ -49,7 +49,7 @@ const ScenarioField kFields[] = {
     {"step.seq_lens_sync", "sync", "", &C::seq_lens_sync, {},
      "The legacy copy of seq_lens to the host, with a wait, before each step's first rebuild."},
     {"step.op_overhead_ns", "op_ns", "ns", &C::op_overhead_ns, IntegerLimits{0, 1'000'000},
-     "Host time added to each dispatcher call of `aten`; skew that comes from it is modelled."},
+     "Host time added to each dispatcher call of `aten` and `page_table_kernel`; skew that comes from it is modelled."},
     {"step.page_columns", "columns_", "", &C::page_columns, Choices{{"all", "live"}},
      "Page-table columns the fused kernel writes: the static width, or those in use."},
 

@@ -28,7 +28,7 @@ DeviceBuffer<T> uploaded(const std::vector<T>& values) {
 template <class T>
 DeviceBuffer<T> zeroed(std::size_t size) {
   DeviceBuffer<T> buffer(size);
-  check_cuda(cudaMemset(buffer.data(), 0, buffer.size_bytes()));
+  if (size > 0) check_cuda(cudaMemset(buffer.data(), 0, buffer.size_bytes()));
   return buffer;
 }
 

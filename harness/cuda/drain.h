@@ -21,8 +21,8 @@ struct DrainedStamps {
 void fetch_stamps(const CudaCase& c, std::int64_t first, std::int64_t end, DrainedStamps& stamps);
 
 // Fills the device fields of the rows, which belong to the last steps, whole ones. A row that
-// launches nothing keeps none. nccl's all-reduces cannot stamp themselves: only the first of a graph
-// is bracketed and none has a wait.
+// launches nothing gets none. nccl's all-reduces cannot stamp themselves: only the first of a
+// graph is bracketed and none has a wait.
 void fill_device_fields(const CudaCase& c, const DrainedStamps& stamps, int rank,
                         std::span<PhaseRow> rows);
 

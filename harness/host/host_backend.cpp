@@ -179,8 +179,8 @@ CaseChecks HostBackend::check_steps() {
       if (!checks.first_failure.empty()) continue;
       const PlannedPhase& last = case_->plan.phases[case_->plan.last_phase(g) - 1];
       checks.first_failure =
-          fmt::format("rank {}, step {}, phase {}: checksum {:016x}, expected {:016x}",
-                      context_.rank, inputs.step, phase_name(last.phase), got, expected);
+          fmt::format("rank {}, step {}, phase {}, graph {}: checksum {:016x}, expected {:016x}",
+                      context_.rank, inputs.step, phase_name(last.phase), g, got, expected);
     }
   }
   return checks;

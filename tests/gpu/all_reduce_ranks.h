@@ -38,6 +38,7 @@ std::vector<T> download(const T* device, std::size_t size) {
 template <class T>
 void upload(T* device, const std::vector<T>& host) {
   check_cuda(cudaMemcpy(device, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
+  check_cuda(cudaDeviceSynchronize());  // pageable memory, and streams that do not wait for it
 }
 
 template <class T>

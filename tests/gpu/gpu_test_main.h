@@ -55,6 +55,9 @@ class DeviceArray {
     if (values.size() != size_) throw std::invalid_argument("DeviceArray: sizes differ");
     if (size_ == 0) return;
     check_cuda(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice));
+    // From pageable memory the call may return before the last chunk has arrived, and the tests'
+    // streams do not wait for the default one.
+    check_cuda(cudaDeviceSynchronize());
   }
   std::vector<T> read() const {
     std::vector<T> values(size_);
