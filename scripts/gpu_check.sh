@@ -41,5 +41,10 @@ done
 # Ranks that share a GPU are slowed too unevenly by racecheck for many ranks: two show every race.
 check "racecheck all_reduce" "${sanitizer[@]}" racecheck "$bin/test_all_reduce" \
   --gtest_filter='*EverySize/ranks2_gpus1:*MixesSizes*/ranks2_gpus1'
-check "initcheck metadata_gpu" "${sanitizer[@]}" initcheck "$bin/test_metadata_gpu" --gtest_filter="$small"
+# Left out: a captured graph's copy is checked when the graph is launched, before the graph's own
+# kernels have written what it copies.
+for test in metadata_gpu metadata_page_table_gpu metadata_kv_indices_gpu step_inputs_gpu decode_body_gpu; do
+  check "initcheck $test" "${sanitizer[@]}" initcheck "$bin/test_$test" \
+    --gtest_filter="$small:*Captured*:*Replay*:*OneNode*"
+done
 exit "$failed"
