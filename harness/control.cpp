@@ -30,7 +30,7 @@ Layout layout_of(int world_size, std::int64_t rows_per_block, std::size_t plan_b
   l.slots = align_up(sizeof(ControlHeader));
   l.rows = l.slots + align_up(sizeof(RankSlot) * world_size);
   l.results = l.rows + align_up(sizeof(PhaseRow) * rows_per_block) * world_size;
-  l.plan = l.results + kResultBytes * world_size;
+  l.plan = l.results + 2 * kResultBytes * world_size;
   l.total = l.plan + align_up(plan_bytes);
   return l;
 }
@@ -152,8 +152,17 @@ std::span<PhaseRow> ControlSegment::rows(int k) {
   return {reinterpret_cast<PhaseRow*>(base), static_cast<std::size_t>(h.rows_per_block)};
 }
 
-std::span<char> ControlSegment::result(int k) {
-  return {static_cast<char*>(map_) + layout_of(header()).results + kResultBytes * k, kResultBytes};
+std::span<char> ControlSegment::result(int k, std::uint32_t n) {
+  const std::size_t index = 2 * static_cast<std::size_t>(k) + n % 2;
+  char* base = static_cast<char*>(map_) + layout_of(header()).results;
+  return {base + kResultBytes * index, kResultBytes};
+}
+
+std::string_view ControlSegment::latest_result(int k) {
+  const std::uint32_t n = rank(k).results.load(std::memory_order_acquire);
+  if (n == 0) return {};
+  const std::string_view room(result(k, n).data(), kResultBytes);
+  return room.substr(0, room.find('\0'));
 }
 
 std::string_view ControlSegment::plan() {

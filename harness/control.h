@@ -18,7 +18,7 @@ namespace tpjitter {
 
 inline constexpr int kMaxRanks = 128;
 inline constexpr std::size_t kExchangeBytes = 1024;
-inline constexpr std::size_t kResultBytes = 4u << 20;  // JSON text a rank leaves at its end
+inline constexpr std::size_t kResultBytes = 2u << 20;  // JSON text that a rank leaves
 inline constexpr int kArrivalRing = 64;  // modelled all-reduces in flight, a power of two
 
 // Where a rank is. Kept up to date with relaxed stores; the launcher names it when a rank ends.
@@ -49,9 +49,11 @@ struct RankSlot {
   std::atomic<std::uint32_t> blocks_drained;  // by the launcher; the rank waits for it
   std::atomic<std::int64_t> block_rows;       // rows of the published block
   std::atomic<std::uint32_t> failed;          // 1: `error` is set
-  std::atomic<std::int64_t> result_bytes;     // >0: the rank's result text is complete
-  std::int32_t cpu;                           // core of the timed thread, -1: not pinned
-  std::int32_t numa_node;                     // -1: unknown
+  // Result texts left so far, one after the first controls and one at the end, so that a rank that
+  // is killed leaves its floors.
+  std::atomic<std::uint32_t> results;
+  std::int32_t cpu;        // core of the timed thread, -1: not pinned
+  std::int32_t numa_node;  // -1: unknown
   char error[1024];
   char device[128];
   char uuid[64];
@@ -88,8 +90,9 @@ class ControlSegment {
   int fd() const { return fd_; }
   ControlHeader& header() { return *static_cast<ControlHeader*>(map_); }
   RankSlot& rank(int k);
-  std::span<PhaseRow> rows(int k);  // rows_per_block rows
-  std::span<char> result(int k);    // kResultBytes
+  std::span<PhaseRow> rows(int k);                 // rows_per_block rows
+  std::span<char> result(int k, std::uint32_t n);  // room of the n-th result text
+  std::string_view latest_result(int k);           // empty: none yet
   std::string_view plan();
   int world_size() { return header().world_size; }
   Deadlines deadlines() { return Deadlines::scaled(header().deadline_scale); }

@@ -52,7 +52,7 @@ class Progress {
   void show(std::int64_t rows) {
     if (quiet_) return;
     const std::int64_t now = now_ns();
-    if (!terminal_ && now - last_ < 2'000'000'000) return;
+    if (now - last_ < (terminal_ ? 200'000'000 : 2'000'000'000)) return;
     last_ = now;
     const double share = total_ > 0 ? static_cast<double>(rows) / static_cast<double>(total_) : 0;
     const double elapsed = static_cast<double>(now - start_) * 1e-9;
@@ -165,13 +165,22 @@ class Launcher {
 
     std::vector<std::string> names;
     for (const PlannedCase& c : plan_.cases) names.push_back(c.name);
+    const RunInfo before = info_;
+    bool controls_written = false;
+    const auto on_tick = [&](std::int64_t rows) {
+      progress.show(rows);
+      if (controls_written || !all_ranks_left_results(control)) return;
+      // Should the launcher be killed, the record still has its floors.
+      controls_written = true;
+      take_results(control, before, nullptr);
+      write_run_json(options_.out, info_);
+    };
     LaunchOutcome outcome;
     {
-      Supervisor supervisor(
-          control, *recorder_, names, [&](std::int64_t rows) { progress.show(rows); }, signal_fd);
+      Supervisor supervisor(control, *recorder_, names, on_tick, signal_fd);
       outcome = supervisor.run();
     }
-    take_results(control, outcome);
+    take_results(control, before, &outcome);
     if (outcome.failure) {
       failure_ = *outcome.failure;
     } else {
@@ -180,7 +189,16 @@ class Launcher {
     write_run_json(options_.out, info_);
   }
 
-  void take_results(ControlSegment& control, const LaunchOutcome& outcome) {
+  static bool all_ranks_left_results(ControlSegment& control) {
+    for (int k = 0; k < control.world_size(); ++k) {
+      if (control.latest_result(k).empty()) return false;
+    }
+    return true;
+  }
+
+  // Adds this launch's results to what was known `before` it. Without an outcome it still runs.
+  void take_results(ControlSegment& control, const RunInfo& before, const LaunchOutcome* outcome) {
+    info_ = before;
     for (int k = 0; k < plan_.world_size; ++k) {
       const RankSlot& slot = control.rank(k);
       RunRank& rank = info_.ranks[k];
@@ -188,12 +206,13 @@ class Launcher {
       rank.uuid = slot.uuid;
       if (slot.cpu >= 0) rank.cpu = slot.cpu;
       if (slot.numa_node >= 0) rank.numa_node = slot.numa_node;
-      rank.status = outcome.ranks[k].status;
-      rank.ended_at = outcome.ranks[k].ended_at;
-      const std::int64_t bytes = slot.result_bytes.load(std::memory_order_acquire);
-      if (bytes == 0) continue;
-      const RankResult result =
-          RankResult::from_text({control.result(k).data(), static_cast<std::size_t>(bytes)});
+      if (outcome != nullptr) {
+        rank.status = outcome->ranks[k].status;
+        rank.ended_at = outcome->ranks[k].ended_at;
+      }
+      const std::string_view text = control.latest_result(k);
+      if (text.empty()) continue;
+      const RankResult result = RankResult::from_text(text);
       for (const auto& [index, checked] : result.cases) {
         RunCase& c = info_.cases[index];
         c.bit_equal = c.bit_equal.value_or(true) && checked.checks.bit_equal;

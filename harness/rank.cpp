@@ -78,6 +78,7 @@ class RankProcess {
     result_.clock_pairs.push_back(clock_pair(rank_, "before"));
 
     run_controls("before");
+    leave_result();
     for (const RunOrderEntry& entry : plan_.order) run_entry(entry);
     run_controls("after");
 
@@ -207,10 +208,11 @@ class RankProcess {
 
   void leave_result() {
     const std::string text = result_.to_text();
-    const std::span<char> room = control_.result(rank_);
-    if (text.size() > room.size()) throw RunError("the rank's result is larger than its room");
-    std::memcpy(room.data(), text.data(), text.size());
-    slot_.result_bytes.store(static_cast<std::int64_t>(text.size()), std::memory_order_release);
+    const std::uint32_t n = slot_.results.load(std::memory_order_relaxed) + 1;
+    const std::span<char> room = control_.result(rank_, n);  // not the one that may be read
+    if (text.size() + 1 > room.size()) throw RunError("the rank's result is larger than its room");
+    std::memcpy(room.data(), text.c_str(), text.size() + 1);
+    slot_.results.store(n, std::memory_order_release);
   }
 
   ControlSegment& control_;

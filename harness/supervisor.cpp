@@ -22,8 +22,8 @@ extern char** environ;
 namespace tpjitter {
 namespace {
 
-constexpr int kPollMs = 2;                        // between looks at the ranks
-constexpr std::int64_t kTickNs = 200'000'000;     // between progress lines
+constexpr int kPollMs = 2;  // between looks at the ranks
+
 constexpr std::int64_t kGraceNs = 2'500'000'000;  // for the others to leave by themselves
 
 // Process state letter of /proc/PID/stat; 'T' is stopped.
@@ -40,6 +40,10 @@ char process_state(pid_t pid) {
 bool is_slow_stage(Stage stage) {
   return stage == Stage::kStarting || stage == Stage::kPreparing || stage == Stage::kVerifying ||
          stage == Stage::kControls || stage == Stage::kConnecting;
+}
+
+bool is_finished(const RankSlot& slot) {
+  return static_cast<Stage>(slot.stage.load(std::memory_order_relaxed)) == Stage::kFinished;
 }
 
 }  // namespace
@@ -175,7 +179,7 @@ void Supervisor::check_ended() {
     const bool failed = slot.failed.load(std::memory_order_acquire) != 0;
     if (child.running && !failed) continue;
     if (!child.running && WIFEXITED(child.wait_status) && WEXITSTATUS(child.wait_status) == 0 &&
-        slot.result_bytes.load() > 0) {
+        is_finished(slot)) {
       continue;
     }
     if (!child.running && WIFSIGNALED(child.wait_status)) {
@@ -252,21 +256,18 @@ void Supervisor::end_others() {
 
 LaunchOutcome Supervisor::run() {
   for (int k = 0; k < static_cast<int>(children_.size()); ++k) start(k);
-  std::int64_t last_tick = 0;
+
   try {
     while (reap() && !failure_) {
       for (int k = 0; k < static_cast<int>(children_.size()); ++k) drain(k);
       check_signals();
       check_ended();
       if (!failure_) check_hung();
-      if (now_ns() - last_tick > kTickNs) {
-        last_tick = now_ns();
-        std::int64_t rows = INT64_MAX;
-        for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
-          rows = std::min(rows, recorder_.rows(k));
-        }
-        on_tick_(rows);
+      std::int64_t rows = INT64_MAX;
+      for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
+        rows = std::min(rows, recorder_.rows(k));
       }
+      on_tick_(rows);
     }
     for (int k = 0; k < static_cast<int>(children_.size()); ++k) drain(k);
     if (!failure_) check_ended();
@@ -290,7 +291,7 @@ LaunchOutcome Supervisor::run() {
           end.status = "failed";
         else if (!ran[k] && WIFSIGNALED(child.wait_status))
           end.status = "died";
-        else if (slot.result_bytes.load() == 0)
+        else if (!is_finished(slot))
           end.status = "stopped";
       }
       if (end.status != "complete") end.ended_at = where(k);

@@ -27,7 +27,7 @@ struct LaunchOutcome {
 
 class Supervisor {
  public:
-  // `case_names` for messages; `on_tick` is called a few times a second with the rows taken so far
+  // `case_names` for messages; `on_tick` is called at each look with the rows taken so far
   // of the slowest rank; `signal_fd` delivers SIGINT and SIGTERM.
   Supervisor(ControlSegment& control, Recorder& recorder, std::vector<std::string> case_names,
              std::function<void(std::int64_t)> on_tick, int signal_fd);

@@ -68,6 +68,11 @@ class Faults(ProgramTest):
             self.assertTrue((rows["sequence"] == numpy.arange(1, len(rows) + 1)).all())
         return info, report.stdout
 
+    def check_floors_are_kept(self, summary):
+        """The controls before the cases are in the record, so waits still have their floor."""
+        excess = summary["cases"][0]["metrics"]["first_all_reduce_excess_wait_ns"]
+        self.assertGreater(excess["n"], 0, excess["reasons"])
+
     def test_a_killed_rank_is_named_and_its_rows_are_kept(self):
         run, launcher = self.start_and_wait_for_rows(rows=100)
         os.kill(rank_processes(launcher)[1], signal.SIGKILL)
@@ -77,6 +82,8 @@ class Faults(ProgramTest):
         self.assertEqual(info["ranks"][1]["status"], "died")
         self.assertRegex(info["ranks"][1]["ended_at"], r"case fused, step \d+, stage")
         self.assertIn("rank 1", text)
+        summary = strict_json(self.tpjitter("report", run, "--format", "json").stdout)
+        self.check_floors_are_kept(summary)
 
     def test_a_stopped_rank_ends_the_run_within_its_deadline(self):
         run, launcher = self.start_and_wait_for_rows()
@@ -93,7 +100,7 @@ class Faults(ProgramTest):
         self.assertIn("interrupted", info["status_reason"])
 
     def test_a_killed_launcher_takes_its_ranks_with_it(self):
-        run, launcher = self.start_and_wait_for_rows()
+        run, launcher = self.start_and_wait_for_rows(rows=300)
         pids = list(rank_processes(launcher).values())
         self.assertEqual(len(pids), 2)
         launcher.kill()
@@ -104,7 +111,9 @@ class Faults(ProgramTest):
             os.sched_yield()
         report = self.tpjitter("report", run, "--format", "json")
         self.assertEqual(report.returncode, 3)
-        self.assertEqual(strict_json(report.stdout)["status"], "incomplete")
+        summary = strict_json(report.stdout)
+        self.assertEqual(summary["status"], "incomplete")
+        self.check_floors_are_kept(summary)
 
     def test_kills_at_random_moments_always_end_in_a_readable_record(self):
         random.seed(20)
