@@ -29,7 +29,10 @@ const BackendEntry& find_backend(const std::string& name) {
     if (name == "auto" && entry.capacity(&why) > 0) return entry;
   }
   if (name == "cuda") {
-    throw ConfigError("backend `cuda` is not in this build: configure with CUDA (nvcc) present");
+    throw ConfigError(
+        "backend `cuda` is not in this build: configure it with -DTPJITTER_CUDA=ON on a machine "
+        "with "
+        "nvcc, or use --backend host");
   }
   throw ConfigError(fmt::format("--backend {}: no such backend; allowed: auto, cuda, host", name));
 }

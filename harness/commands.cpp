@@ -7,21 +7,52 @@
 
 #include "harness/backend.h"
 #include "harness/contract/error.h"
+#include "harness/messages.h"
 #include "harness/metadata_paths.h"
 #include "harness/plan.h"
+#include "harness/recorder.h"
 
 namespace tpjitter {
 namespace fs = std::filesystem;
 namespace {
 
-// runs/<scenario>-<local time>, so that runs sort by when they were made.
+// As a shell reads it back.
+std::string shell_word(const std::string& text) {
+  const bool plain = text.find_first_not_of(
+                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                         "0123456789_-./:=,+@%") == std::string::npos;
+  if (plain && !text.empty()) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+// runs/<scenario>-<local time>, so that runs sort by when they were made; made here, so that two
+// runs of one second do not share it.
 fs::path default_directory(const std::string& name) {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   localtime_r(&now, &local);
   char stamp[32];
   std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
-  return fs::path("runs") / fmt::format("{}-{}", name, stamp);
+  const std::string base = fmt::format("{}-{}", name, stamp);
+  std::error_code error;
+  fs::create_directories("runs", error);
+  if (error) throw ConfigError("runs: cannot be made: " + error.message() + "; pass --out");
+  for (int n = 1;; ++n) {
+    const fs::path path = fs::path("runs") / (n == 1 ? base : fmt::format("{}-{}", base, n));
+    if (fs::create_directory(path, error)) return path;
+    if (error) {
+      throw ConfigError(
+          fmt::format("{}: cannot be made: {}; pass --out", path.string(), error.message()));
+    }
+  }
+}
+
+// "1 rank", "2 ranks", "3 launches".
+std::string counted(std::int64_t n, const std::string& what) {
+  if (n == 1) return "1 " + what;
+  return fmt::format("{} {}{}", n, what, what.ends_with("ch") ? "es" : "s");
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -37,6 +68,15 @@ std::vector<fs::path> scenario_files() {
   }
   std::sort(files.begin(), files.end());
   return files;
+}
+
+// A file, or the name of a shipped scenario.
+fs::path find_scenario(const std::string& word) {
+  if (fs::exists(word) || word.find('/') != std::string::npos) return word;
+  for (const fs::path& file : scenario_files()) {
+    if (file.stem() == word) return file;
+  }
+  return word;
 }
 
 }  // namespace
@@ -66,50 +106,61 @@ Json list_paths() {
 }
 
 int run_command(const RunRequest& request, const std::function<int(const fs::path&)>& report) {
-  std::vector<Scenario> scenarios;  // all of them are read before the first is run
-  for (const std::string& file : request.scenarios) {
-    scenarios.push_back(load_scenario(file, request.overrides));
+  // Everything that can be refused is, before the first scenario is run.
+  std::vector<Scenario> scenarios;
+  std::vector<RunOptions> options(request.scenarios.size(), request.options);
+  for (std::size_t i = 0; i < request.scenarios.size(); ++i) {
+    scenarios.push_back(load_scenario(find_scenario(request.scenarios[i]), request.overrides));
+    check_run(scenarios[i], options[i]);
+    if (options[i].out.empty()) continue;
+    if (request.scenarios.size() > 1) options[i].out /= scenarios[i].name;
+    check_run_directory(options[i].out, options[i].overwrite);
+    for (std::size_t j = 0; j < i; ++j) {
+      if (options[j].out == options[i].out) {
+        throw ConfigError(fmt::format("--out: {} and {} would both go to {}; run them apart",
+                                      request.scenarios[j], request.scenarios[i],
+                                      options[i].out.string()));
+      }
+    }
   }
   int exit_code = kExitPass;
-  for (const Scenario& scenario : scenarios) {
-    RunOptions options = request.options;
-    if (options.out.empty()) {
-      options.out = default_directory(scenario.name);
-    } else if (scenarios.size() > 1) {
-      options.out /= scenario.name;
-    }
-    const RunOutcome outcome = run_scenario(scenario, options);
-    const int reported = report(options.out);
+  for (std::size_t i = 0; i < scenarios.size(); ++i) {
+    if (options[i].out.empty()) options[i].out = default_directory(scenarios[i].name);
+    const RunOutcome outcome = run_scenario(scenarios[i], options[i]);
+    const int reported = report(options[i].out);
     if (!outcome.complete) {
-      fmt::print(stderr, "tpjitter: {}\n", outcome.reason);
+      print_message(fmt::format("tpjitter: {}\n", outcome.reason));
       exit_code = kExitRunFailed;
     } else if (exit_code == kExitPass) {
       exit_code = reported;
     }
-    fmt::print("\nrun directory: {}\n", options.out.string());
-    if (outcome.complete && !options.quiet) {
-      fmt::print(stderr, "next: tpjitter report {} --format md\n", options.out.string());
-    }
+    fmt::print("\nrun directory: {}\n", options[i].out.string());
     if (!outcome.complete) break;
+    if (!options[i].quiet) {
+      print_message(fmt::format("next: {} report {} --format md\n",
+                                shell_word(options[i].command.front()),
+                                shell_word(options[i].out.string())));
+    }
   }
   return exit_code;
 }
 
 int plan_command(const std::string& file, const std::vector<std::string>& overrides,
                  const std::string& backend, const std::optional<int>& world_size) {
-  Scenario scenario = load_scenario(file, overrides);
+  Scenario scenario = load_scenario(find_scenario(file), overrides);
   if (world_size) scenario.world_size = *world_size;
   const Plan plan = make_plan(scenario, find_backend(backend), "");
   fmt::print("{}: {}\n", scenario.name, first_line(scenario.summary));
-  fmt::print("backend {}, {} ranks, {} launch(es), about {:.0f} s a launch\n", plan.backend->name,
-             plan.world_size, plan.launches, plan.estimated_seconds());
+  fmt::print("backend {}, {}, {}, about {:.0f} s a launch\n", plan.backend->name,
+             counted(plan.world_size, "rank"), counted(plan.launches, "launch"),
+             plan.estimated_seconds());
   for (const PlannedCase& c : plan.cases) {
     if (!c.skip_reason.empty()) {
       fmt::print("  {}  skipped: {}\n", c.name, c.skip_reason);
       continue;
     }
-    fmt::print("  {}  {} repetition(s) of {} steps after {} to warm up\n", c.name,
-               c.config.repetitions, c.config.steps, c.config.warmup_steps);
+    fmt::print("  {}  {} of {} steps after {} to warm up\n", c.name,
+               counted(c.config.repetitions, "repetition"), c.config.steps, c.config.warmup_steps);
   }
   return kExitPass;
 }

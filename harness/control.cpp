@@ -158,11 +158,16 @@ std::span<char> ControlSegment::result(int k, std::uint32_t n) {
   return {base + kResultBytes * index, kResultBytes};
 }
 
-std::string_view ControlSegment::latest_result(int k) {
-  const std::uint32_t n = rank(k).results.load(std::memory_order_acquire);
-  if (n == 0) return {};
-  const std::string_view room(result(k, n).data(), kResultBytes);
-  return room.substr(0, room.find('\0'));
+std::string ControlSegment::latest_result(int k) {
+  for (;;) {
+    const std::uint32_t n = rank(k).results.load(std::memory_order_acquire);
+    if (n == 0) return {};
+    const char* text = result(k, n).data();
+    std::string copy(text, strnlen(text, kResultBytes));
+    // Two texts alternate: the copy is whole unless the rank has begun its second one since.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (rank(k).results.load(std::memory_order_relaxed) == n) return copy;
+  }
 }
 
 std::string_view ControlSegment::plan() {

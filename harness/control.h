@@ -92,7 +92,7 @@ class ControlSegment {
   RankSlot& rank(int k);
   std::span<PhaseRow> rows(int k);                 // rows_per_block rows
   std::span<char> result(int k, std::uint32_t n);  // room of the n-th result text
-  std::string_view latest_result(int k);           // empty: none yet
+  std::string latest_result(int k);                // a copy; empty: none yet
   std::string_view plan();
   int world_size() { return header().world_size; }
   Deadlines deadlines() { return Deadlines::scaled(header().deadline_scale); }

@@ -5,12 +5,13 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <cmath>
 #include <memory>
 
 #include "harness/clock.h"
 #include "harness/contract/error.h"
 #include "harness/environment.h"
+#include "harness/messages.h"
 #include "harness/plan.h"
 #include "harness/rank_result.h"
 #include "harness/recorder.h"
@@ -19,7 +20,7 @@
 namespace tpjitter {
 namespace {
 
-// SIGINT and SIGTERM as a descriptor, for as long as the run lasts.
+// SIGINT, SIGTERM and SIGHUP as a descriptor, for as long as the run lasts.
 class SignalFd {
  public:
   SignalFd() {
@@ -27,11 +28,14 @@ class SignalFd {
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, &before_);
+    pipe_before_ = signal(SIGPIPE, SIG_IGN);  // a closed stderr is no reason to stop measuring
     fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   }
   ~SignalFd() {
     close(fd_);
+    signal(SIGPIPE, pipe_before_);
     sigprocmask(SIG_SETMASK, &before_, nullptr);
   }
   SignalFd(const SignalFd&) = delete;
@@ -40,6 +44,7 @@ class SignalFd {
 
  private:
   sigset_t before_{};
+  sighandler_t pipe_before_ = SIG_DFL;
   int fd_ = -1;
 };
 
@@ -58,13 +63,12 @@ class Progress {
     const double elapsed = static_cast<double>(now - start_) * 1e-9;
     const std::string left =
         share > 0.02 ? fmt::format("{:.0f} s left", elapsed / share - elapsed) : "starting";
-    fmt::print(stderr, "{}{}: {:3.0f} % of {} steps a rank, {}{}", terminal_ ? "\r" : "", name_,
-               share * 100, total_, left, terminal_ ? "   " : "\n");
-    std::fflush(stderr);
+    print_message(fmt::format("{}{}: {:3.0f} % of {} rows a rank, {}{}", terminal_ ? "\r" : "",
+                              name_, share * 100, total_, left, terminal_ ? "   " : "\n"));
     shown_ = true;
   }
   ~Progress() {
-    if (shown_ && terminal_) fmt::print(stderr, "\n");
+    if (shown_ && terminal_) print_message("\n");
   }
 
  private:
@@ -79,13 +83,16 @@ class Launcher {
  public:
   Launcher(Scenario scenario, const RunOptions& options)
       : options_(options), scenario_(std::move(scenario)) {
+    if (!std::isfinite(options.deadline_scale)) {
+      throw ConfigError("--deadline-scale: not a number; allowed: 0.01..1000");
+    }
     if (options.world_size) scenario_.world_size = *options.world_size;
     if (options.launches) scenario_.launches = *options.launches;
     plan_ = make_plan(scenario_, find_backend(options.backend), options.case_glob);
   }
 
   RunOutcome run() {
-    prepare_run_directory(options_.out, options_.overwrite);
+    const RunDirectoryLock lock(options_.out, options_.overwrite);
     describe_run();
     write_run_json(options_.out, info_);
     const SignalFd signals;
@@ -101,7 +108,7 @@ class Launcher {
       failure_ = error.what();
     }
     info_.status = failure_.empty() ? "complete" : "incomplete";
-    if (!failure_.empty()) info_.status_reason = failure_;
+    info_.status_reason = failure_.empty() ? std::nullopt : std::optional(failure_);
     for (RunRank& rank : info_.ranks) {
       if (recorder_ != nullptr) rank.rows = recorder_->rows(rank.rank);
     }
@@ -210,7 +217,7 @@ class Launcher {
         rank.status = outcome->ranks[k].status;
         rank.ended_at = outcome->ranks[k].ended_at;
       }
-      const std::string_view text = control.latest_result(k);
+      const std::string text = control.latest_result(k);
       if (text.empty()) continue;
       const RankResult result = RankResult::from_text(text);
       for (const auto& [index, checked] : result.cases) {
@@ -238,6 +245,10 @@ class Launcher {
 };
 
 }  // namespace
+
+void check_run(Scenario scenario, const RunOptions& options) {
+  Launcher(std::move(scenario), options);
+}
 
 RunOutcome run_scenario(Scenario scenario, const RunOptions& options) {
   return Launcher(std::move(scenario), options).run();

@@ -27,6 +27,9 @@ struct RunOutcome {
   std::string reason;  // when it is not: one line
 };
 
+// Throws ConfigError for what run_scenario would refuse, without writing anything.
+void check_run(Scenario scenario, const RunOptions& options);
+
 // Throws ConfigError before anything is written, RunError when nothing could be recorded.
 RunOutcome run_scenario(Scenario scenario, const RunOptions& options);
 

@@ -2,7 +2,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -12,6 +13,7 @@
 #include "harness/commands.h"
 #include "harness/contract/error.h"
 #include "harness/list_ops.h"
+#include "harness/messages.h"
 #include "harness/rank.h"
 #include "reports/metrics.h"
 #include "reports/report.h"
@@ -27,12 +29,25 @@ int report_command(const std::vector<std::filesystem::path>& runs, const std::st
     std::cout.flush();
     return exit_code;
   }
+  const std::string name = output.filename().string();
+  if (name == "run.json" || (name.starts_with("rank") && name.ends_with(".npy"))) {
+    throw ConfigError(
+        fmt::format("-o {}: is a file of a run directory; name another", output.string()));
+  }
   std::ostringstream text;
   const int exit_code = report(runs, format, text);
-  std::ofstream file(output, std::ios::binary);
+  // Written beside and renamed: an earlier report is replaced whole or not at all.
+  const std::filesystem::path draft = output.string() + ".tmp";
+  std::ofstream file(draft, std::ios::binary);
   file << text.str();
   file.close();
-  if (!file) throw ConfigError(fmt::format("-o {}: cannot be written", output.string()));
+  std::error_code error;
+  if (file) std::filesystem::rename(draft, output, error);
+  if (!file || error) {
+    const std::string why = error ? error.message() : std::strerror(errno);
+    std::filesystem::remove(draft, error);
+    throw ConfigError(fmt::format("-o {}: cannot be written: {}", output.string(), why));
+  }
   return exit_code;
 }
 
@@ -53,11 +68,12 @@ int parse_and_run(int argc, char** argv) {
   RunRequest request;
   request.options.command.assign(argv, argv + argc);
   CLI::App* run = app.add_subcommand("run", "Measure a scenario and print its report");
-  run->add_option("scenario", request.scenarios, "Scenario file(s), TOML")->required();
+  run->add_option("scenario", request.scenarios, "Scenario file(s), TOML, or names of shipped ones")
+      ->required();
   run->add_option("--backend", request.options.backend, "auto, cuda or host")
       ->capture_default_str();
   run->add_option("--world-size", request.options.world_size, "Ranks, in place of the scenario's")
-      ->check(CLI::Range(1, 128));
+      ->check(CLI::Range(1, kMaxWorldSize));
   run->add_option("--out", request.options.out,
                   "Run directory; several scenarios: one below it each (default: runs/NAME-TIME)")
       ->envname("TPJITTER_OUT");
@@ -83,7 +99,7 @@ int parse_and_run(int argc, char** argv) {
   plan->add_option("scenario", plan_file, "Scenario file, TOML")->required();
   plan->add_option("--backend", request.options.backend, "auto, cuda or host");
   plan->add_option("--world-size", request.options.world_size, "Ranks, in place of the scenario's")
-      ->check(CLI::Range(1, 128));
+      ->check(CLI::Range(1, kMaxWorldSize));
   plan->add_option("--set", request.overrides, "KEY=VALUE, repeatable")->allow_extra_args(false);
   plan->callback([&] {
     exit_code = plan_command(plan_file, request.overrides, request.options.backend,
@@ -138,8 +154,9 @@ int parse_and_run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? kExitPass : kExitUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // help, version
+    print_message(fmt::format("tpjitter: {}; see tpjitter --help\n", error.what()));
+    return kExitUsage;
   }
   return exit_code;
 }
@@ -150,10 +167,10 @@ int main(int argc, char** argv) {
   try {
     return parse_and_run(argc, argv);
   } catch (const tpjitter::Error& error) {
-    fmt::print(stderr, "tpjitter: {}\n", error.what());
+    print_message(fmt::format("tpjitter: {}\n", error.what()));
     return error.exit_code();
   } catch (const std::exception& error) {
-    fmt::print(stderr, "tpjitter: internal error: {}\n", error.what());
+    print_message(fmt::format("tpjitter: internal error: {}\n", error.what()));
     return tpjitter::kExitRunFailed;
   }
 }

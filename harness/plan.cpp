@@ -4,6 +4,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <fstream>
 #include <random>
 
 #include "harness/contract/error.h"
@@ -26,6 +27,37 @@ void check_meaning(const Scenario& scenario, const Scenario::Case& c) {
         "step.seq_lens_sync",
         "aten in speculative mode takes lengths from the host and needs the sync; set it to true");
   }
+}
+
+// Host memory of one rank for a case, bytes: two copies of the batch and the tables of the phases.
+std::int64_t host_bytes(const CaseConfig& config) {
+  const ServingShape s = ServingShape::of(config);
+  const std::int64_t batch_state =
+      s.pool_rows * s.max_context * 4 + (s.needs_mapping ? s.num_slots * 8 : 0);
+  const std::int64_t tables = std::int64_t{s.batch_size} * s.max_seq_pages * 4;
+  return 2 * batch_state + 4 * tables * static_cast<std::int64_t>(step_plan(config).phases.size());
+}
+
+// Bytes that can still be had; 0 when unknown.
+std::int64_t available_bytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    std::int64_t kib = 0;
+    if (word == "MemAvailable:" && file >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
+// Refused before the kernel has to choose whom to kill. On a GPU machine the host's memory is not
+// the limit, and virtual machines may show less than they can grow to.
+void check_memory(const Scenario& scenario, const Scenario::Case& c) {
+  const std::int64_t needed = host_bytes(c.config) * scenario.world_size;
+  const std::int64_t available = available_bytes();
+  if (available == 0 || needed < available) return;
+  throw ConfigError(fmt::format(
+      "{}: case {}: {} ranks need about {} GiB on the host backend, {} GiB are free; lower "
+      "shape.batch_size, shape.context_tokens or world_size",
+      scenario.file, c.name, scenario.world_size, (needed >> 30) + 1, available >> 30));
 }
 
 }  // namespace
@@ -99,6 +131,7 @@ Plan make_plan(const Scenario& scenario, const BackendEntry& backend,
     if (!case_glob.empty() && fnmatch(case_glob.c_str(), c.name.c_str(), 0) != 0) continue;
     ServingShape::of(c.config);  // throws when the case cannot be sized
     check_meaning(scenario, c);
+    if (backend.name == std::string("host")) check_memory(scenario, c);
     if (c.config.inject_where != "none" && c.config.inject_victim >= scenario.world_size) {
       throw ConfigError(
           fmt::format("{}: key `inject.victim`: rank {} does not exist; allowed: 0..{}",

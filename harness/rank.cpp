@@ -186,6 +186,7 @@ class RankProcess {
     const CaseChecks checks = backend_->finish_block(block);
     result_.cases[entry.case_index].add(checks);
     stage(Stage::kDraining);
+    leave_result();
     publish(static_cast<std::int64_t>(block.size()));
     if (checks.checksum_failures > 0) {
       throw RunError(checks.first_failure + "; stale or wrong metadata reached the body");
@@ -229,7 +230,8 @@ class RankProcess {
 }  // namespace
 
 int rank_main(int control_fd, int rank) {
-  signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole group; the launcher decides
+  // Ctrl-C and a stopping service reach the whole group; the launcher decides.
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) signal(number, SIG_IGN);
   const pid_t parent = getppid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) return kExitRunFailed;  // the launcher died in between

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -38,44 +39,62 @@ bool is_run_file(const std::string& name) {
 
 }  // namespace
 
-void prepare_run_directory(const fs::path& directory, bool overwrite) {
+void check_run_directory(const fs::path& directory, bool overwrite) {
   std::error_code error;
   const fs::file_status status = fs::status(directory, error);
-  if (fs::exists(status)) {
-    if (!fs::is_directory(status)) {
-      throw ConfigError(fmt::format("--out {}: exists and is no directory", directory.string()));
-    }
-    const bool is_run = fs::exists(directory / "run.json", error);
-    const bool empty = fs::is_empty(directory, error);
-    if (error) {
-      throw ConfigError(
-          fmt::format("--out {}: cannot be read: {}", directory.string(), error.message()));
-    }
-    if (!is_run && !empty) {
-      throw ConfigError(fmt::format(
-          "--out {}: exists and is not a run; nothing was touched, name another directory",
-          directory.string()));
-    }
-    if (is_run && !overwrite) {
-      throw ConfigError(
-          fmt::format("--out {}: holds a run; pass --overwrite to replace it", directory.string()));
-    }
-    if (is_run) {
-      for (const auto& entry : fs::directory_iterator(directory)) {
-        if (is_run_file(entry.path().filename().string())) fs::remove(entry.path());
-      }
-    }
-  } else {
-    fs::create_directories(directory, error);
-    if (error) {
-      throw ConfigError(
-          fmt::format("--out {}: cannot be made: {}", directory.string(), error.message()));
-    }
+  if (!fs::exists(status)) return;
+  if (!fs::is_directory(status)) {
+    throw ConfigError(fmt::format("--out {}: exists and is no directory", directory.string()));
+  }
+  const bool is_run = fs::exists(directory / "run.json", error);
+  const bool empty = fs::is_empty(directory, error);
+  if (error) {
+    throw ConfigError(
+        fmt::format("--out {}: cannot be read: {}", directory.string(), error.message()));
+  }
+  if (!is_run && !empty) {
+    throw ConfigError(fmt::format(
+        "--out {}: exists and is not a run; nothing was touched, name another directory",
+        directory.string()));
+  }
+  if (is_run && !overwrite) {
+    throw ConfigError(
+        fmt::format("--out {}: holds a run; pass --overwrite to replace it", directory.string()));
   }
   if (access(directory.c_str(), W_OK | X_OK) != 0) {
     throw ConfigError(fmt::format("--out {}: cannot be written to: {}", directory.string(),
                                   std::strerror(errno)));
   }
+}
+
+RunDirectoryLock::RunDirectoryLock(const fs::path& directory, bool overwrite) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error && !fs::exists(directory)) {
+    throw ConfigError(
+        fmt::format("--out {}: cannot be made: {}", directory.string(), error.message()));
+  }
+  fd_ = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    close(fd_);
+    throw ConfigError(
+        fmt::format("--out {}: a run is in progress there; wait for it or name "
+                    "another directory",
+                    directory.string()));
+  }
+  try {
+    check_run_directory(directory, overwrite);
+    for (const auto& entry : fs::directory_iterator(directory)) {
+      if (is_run_file(entry.path().filename().string())) fs::remove(entry.path());
+    }
+  } catch (...) {
+    if (fd_ >= 0) close(fd_);
+    throw;
+  }
+}
+
+RunDirectoryLock::~RunDirectoryLock() {
+  if (fd_ >= 0) close(fd_);
 }
 
 Recorder::Recorder(const fs::path& directory, int world_size, std::int64_t rows_per_rank) {

@@ -36,8 +36,21 @@ class Recorder {
   std::vector<File> files_;
 };
 
-// Makes or checks the output directory. An existing run needs `overwrite`, which removes that run's
-// own files and nothing else. Throws ConfigError.
-void prepare_run_directory(const std::filesystem::path& directory, bool overwrite);
+// Throws ConfigError if a run may not be written to `directory`: it exists and is not a run, is a
+// run and may not be replaced, or cannot be written to. Changes nothing.
+void check_run_directory(const std::filesystem::path& directory, bool overwrite);
+
+// Makes the output directory and holds it while a run lasts: another run into it is refused. An
+// existing run is removed with `overwrite`, its own files and nothing else. Throws ConfigError.
+class RunDirectoryLock {
+ public:
+  RunDirectoryLock(const std::filesystem::path& directory, bool overwrite);
+  ~RunDirectoryLock();
+  RunDirectoryLock(const RunDirectoryLock&) = delete;
+  RunDirectoryLock& operator=(const RunDirectoryLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
 
 }  // namespace tpjitter

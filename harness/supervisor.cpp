@@ -145,8 +145,9 @@ std::string Supervisor::describe_end(int rank) {
   }
   if (WIFSIGNALED(child.wait_status)) {
     const int number = WTERMSIG(child.wait_status);
-    return fmt::format("rank {} was killed by signal {} ({}) at {}", rank, number,
-                       sigabbrev_np(number), where(rank));
+    return fmt::format("rank {} was killed by signal {} ({}) at {}{}", rank, number,
+                       sigabbrev_np(number), where(rank),
+                       number == SIGKILL ? "; out of memory? dmesg tells" : "");
   }
   return fmt::format("rank {} ended with exit code {} at {}", rank, WEXITSTATUS(child.wait_status),
                      where(rank));
@@ -191,13 +192,22 @@ void Supervisor::check_ended() {
   }
   if (culprit < 0) return;
   std::string reason = describe_end(culprit);
-  for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
-    if (children_[k].running && process_state(children_[k].pid) == 'T') {
-      outcome_.ranks[k].status = "hung";
-      reason = fmt::format("rank {} is stopped (signal STOP) at {}; {}", k, where(k), reason);
-    }
+  if (const std::string stopped = stopped_ranks(); !stopped.empty()) {
+    reason = stopped + "; " + reason;
   }
   fail(reason);
+}
+
+// Marks and names every rank that somebody has stopped; empty when there is none.
+std::string Supervisor::stopped_ranks() {
+  std::string text;
+  for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
+    if (!children_[k].running || process_state(children_[k].pid) != 'T') continue;
+    outcome_.ranks[k].status = "hung";
+    text += fmt::format("{}rank {} is stopped (signal STOP) at {}", text.empty() ? "" : "; ", k,
+                        where(k));
+  }
+  return text;
 }
 
 void Supervisor::check_hung() {
@@ -225,6 +235,10 @@ void Supervisor::check_hung() {
   }
   if (hung < 0) return;
   outcome_.ranks[hung].status = "hung";
+  if (const std::string stopped = stopped_ranks(); !stopped.empty()) {
+    fail(stopped);
+    return;
+  }
   fail(fmt::format("rank {} made no progress for {} s at {}", hung,
                    (now - children_[hung].progress_at_ns) / 1'000'000'000, where(hung)));
 }

@@ -53,6 +53,7 @@ class Supervisor {
   bool reap();  // true while any rank runs
   void check_ended();
   void check_hung();
+  std::string stopped_ranks();
   void check_signals();
   void fail(const std::string& reason);
   void end_others();

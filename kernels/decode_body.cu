@@ -8,8 +8,20 @@
 //           resident together, so that a load kernel lasts its duration and not a multiple.
 // Traffic:  live page ids * 4 bytes and all_reduce_elements * 4 bytes a kernel.
 // Limits:   any batch size; capturable; no host sync. Values of padded rows are folded too.
+//
+// Programmatic dependent launch (args.pdl): every kernel here begins with the wait for the whole
+// end of its predecessor, then lets its own successor start. Since each of them waits, the end of
+// one implies the end of everything before it; a kernel with the attribute and no wait would break
+// that. All-reduces are launched without the attribute (their alternating inputs need stream
+// order), so what can overlap is filler to filler, filler to the next attention or the head, and
+// head to accept. An edge from an all-reduce, a metadata kernel or a fill into one of these kernels
+// is programmatic in the captured graph as well, but its producer never triggers: it starts the
+// consumer at its end, as a full edge does. A fill between filler and attention thus takes a pair
+// that overlaps out of the chain.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+
+#include <type_traits>
 
 #include "kernels/decode_body.h"
 #include "kernels/spin.cuh"
@@ -19,6 +31,12 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr std::int64_t kMaxBlocks = 128;  // fewer than the SMs of every GPU that we build for
+
+__device__ __forceinline__ void begin_kernel(bool pdl) {
+  if (!pdl) return;
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
+}
 
 // Sum over the block; the result is valid in thread 0.
 __device__ __forceinline__ std::uint64_t block_sum(std::uint64_t value) {
@@ -128,15 +146,43 @@ __device__ std::uint64_t fold_and_write_slots(const DecodeBodyArgs& args, bool s
   return sum;
 }
 
+__host__ __device__ inline std::int64_t counted_rows(const DecodeMetadataArgs& m) {
+  return m.num_out_tokens > 1 ? m.num_out_tokens : 1;
+}
+
+// Each block arrives at its rows; a row's last one resets the counter. More blocks than rows share
+// them as the blocks of a split KV do. One warp.
+__device__ void count_arrivals(const AttentionScratch& scratch, std::int64_t rows) {
+  const std::int64_t blocks = gridDim.x;
+  const std::int64_t first = blockIdx.x % rows + threadIdx.x % 32 * blocks;
+  for (std::int64_t row = first; row < rows; row += 32 * blocks) {
+    const std::int64_t expected = row < blocks ? (blocks - 1 - row) / rows + 1 : 1;
+    if (atomicAdd(scratch.counters + row, 1) == expected - 1) scratch.counters[row] = 0;
+  }
+}
+
+// 1 with the scales that were set up, so that a missing one fails the checksum.
+__device__ __forceinline__ std::uint64_t scale_of(const AttentionScratch& scratch) {
+  if (scratch.kv_scales[0] == nullptr) return 1;
+  return *scratch.kv_scales[0] == 1.0f && *scratch.kv_scales[1] == 1.0f ? 1 : 0;
+}
+
 __global__ void __launch_bounds__(kThreads)
     attention_kernel(const DecodeBodyArgs args, const int layer) {
+  begin_kernel(args.pdl);
   if (args.stamp_begin && layer == 0 && blockIdx.x == 0 && threadIdx.x == 0) {
     args.ring.graphs[*args.ring.entry].begin_ns = globaltimer_ns();
   }
   if (block_aborted(args.guard)) return;
   const bool sliding = layer_is_sliding(args.shape.swa, layer);
+  // A warp that the fold's single-thread part does not use: the atomic's way to memory and back
+  // hides behind the tables.
+  if (!sliding && args.scratch.counters != nullptr && threadIdx.x >= kThreads - 32) {
+    count_arrivals(args.scratch, counted_rows(args.metadata));
+  }
   std::uint64_t sum = fold_tables(args.metadata, sliding) + fold_and_write_slots(args, sliding);
   sum *= fold_weight(static_cast<std::uint64_t>(layer));
+  if (!sliding) sum *= scale_of(args.scratch);
   const int ordinal = layer * kAllReducesPerLayer;
   if (layer > 0) sum += fold_reduced(args, ordinal - 1);
   write_all_reduce_input(args, ordinal);
@@ -145,6 +191,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     load_kernel(const DecodeBodyArgs args, const int layer) {
+  begin_kernel(args.pdl);
   const std::int64_t begin_ns = globaltimer_ns();
   if (block_aborted(args.guard)) return;
   const int ordinal = layer * kAllReducesPerLayer;
@@ -158,9 +205,16 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void empty_kernel() {}
+__global__ void empty_kernel(const bool pdl) { begin_kernel(pdl); }
+
+__global__ void __launch_bounds__(kThreads)
+    fill_kernel(std::uint32_t* words, const std::uint32_t value, const std::int64_t count) {
+  const std::int64_t i = first_element();
+  if (i < count) words[i] = value;
+}
 
 __global__ void __launch_bounds__(kThreads) head_kernel(const DecodeBodyArgs args) {
+  begin_kernel(args.pdl);
   if (block_aborted(args.guard)) return;
   const int last = args.shape.layers * kAllReducesPerLayer - 1;
   add_to_checksum(args.state, fold_reduced(args, last));
@@ -188,6 +242,7 @@ __device__ void accept_step(const AcceptArgs& args, bool stop) {
 }
 
 __global__ void __launch_bounds__(kThreads) accept_kernel(const AcceptArgs args) {
+  begin_kernel(args.pdl);
   const bool stop = block_aborted(args.guard);
   if (args.end_of_step) accept_step(args, stop);
   if (threadIdx.x != 0) return;
@@ -210,31 +265,54 @@ unsigned blocks_of(const DecodeBodyArgs& args) {
   return static_cast<unsigned>(wanted < 1 ? 1 : wanted > kMaxBlocks ? kMaxBlocks : wanted);
 }
 
+// The same launch with and without the attribute; `Args` as the kernel declares them.
+template <typename... Args>
+int launch(void (*kernel)(Args...), unsigned blocks, unsigned threads, bool pdl,
+           cudaStream_t stream, std::type_identity_t<Args>... args) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = pdl ? 1 : 0;
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, args...));
+  return cudaGetLastError();
+}
+
 }  // namespace
 
 int launch_attention(const DecodeBodyArgs& args, int layer, CUstream_st* stream) {
-  attention_kernel<<<blocks_of(args), kThreads, 0, stream>>>(args, layer);
-  return cudaGetLastError();
+  const AttentionScratch& scratch = args.scratch;
+  if (scratch.counters != nullptr && scratch.counter_rows < counted_rows(args.metadata)) {
+    return cudaErrorInvalidValue;
+  }
+  return launch(attention_kernel, blocks_of(args), kThreads, args.pdl, stream, args, layer);
 }
 
 int launch_load(const DecodeBodyArgs& args, int layer, CUstream_st* stream) {
-  load_kernel<<<blocks_of(args), kThreads, 0, stream>>>(args, layer);
-  return cudaGetLastError();
+  return launch(load_kernel, blocks_of(args), kThreads, args.pdl, stream, args, layer);
 }
 
-int launch_empty_node(CUstream_st* stream) {
-  empty_kernel<<<1, 32, 0, stream>>>();
-  return cudaGetLastError();
+int launch_empty_node(CUstream_st* stream, bool pdl) {
+  return launch(empty_kernel, 1, 32, pdl, stream, pdl);
+}
+
+int launch_fill(void* words, std::uint32_t value, std::int64_t count, CUstream_st* stream) {
+  if (count <= 0) return cudaSuccess;
+  const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
+  return launch(fill_kernel, blocks, kThreads, false, stream, static_cast<std::uint32_t*>(words),
+                value, count);
 }
 
 int launch_head(const DecodeBodyArgs& args, CUstream_st* stream) {
-  head_kernel<<<blocks_of(args), kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return launch(head_kernel, blocks_of(args), kThreads, args.pdl, stream, args);
 }
 
 int launch_accept(const AcceptArgs& args, CUstream_st* stream) {
-  accept_kernel<<<1, kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  return launch(accept_kernel, 1, kThreads, args.pdl, stream, args);
 }
 
 }  // namespace tpjitter::kernels

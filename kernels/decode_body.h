@@ -119,6 +119,22 @@ struct DecodeBodyState {
   std::uint64_t checksum;   // of the replay so far
 };
 
+// What full-attention layers need besides the metadata, as a multi-CTA attention kernel with fp8 KV
+// does. The counters are self-resetting: each block counts its arrival at its row, and the last one
+// sets the row's counter back to 0, so that zeroing them once is enough. A counter that is not 0
+// between launches stays wrong for good: nobody is the last block any more.
+struct AttentionScratch {
+  std::int32_t* counters = nullptr;  // [counter_rows], device; null: none are kept
+  std::int64_t counter_rows = 0;     // at least the forward's num_out_tokens
+  const float* kv_scales[2] = {};    // device scalars of k and v, 1.0; null: none are read
+};
+
+// Rows that a forward of `max_requests` running requests and a padding row needs at most.
+TPJITTER_HOST_DEVICE inline std::int64_t attention_counter_rows(std::int64_t max_requests,
+                                                                std::int64_t draft_tokens) {
+  return (max_requests + 1) * (draft_tokens > 1 ? draft_tokens : 1);
+}
+
 // Of one forward in a graph; only metadata, shape.swa and stamp_begin differ between forwards.
 struct DecodeBodyArgs {
   DecodeMetadataArgs metadata;  // the rebuilt tables; cu_seqlens_q set, whoever filled it
@@ -133,6 +149,8 @@ struct DecodeBodyArgs {
   std::int64_t layer_ns = 0;      // of a load kernel
   std::int32_t rank = 0;
   bool stamp_begin = false;  // layer 0's attention is the graph's first node
+  bool pdl = false;          // see launch_attention
+  AttentionScratch scratch;
   StampRing ring;
   SpinGuard guard;
 };
@@ -144,6 +162,7 @@ struct AcceptArgs {
   std::uint64_t seed = 0;
   std::int32_t live_rows = 0;
   bool end_of_step = true;  // false: the step has a graph after this one; only the replay ends
+  bool pdl = false;
   StampRing ring;
   SpinGuard guard;
 };
@@ -151,10 +170,15 @@ struct AcceptArgs {
 // In the order of a graph: per layer attention, all-reduce 2l, load, all-reduce 2l + 1 (and empty
 // nodes); then head and accept. Layers count on over the forwards of a graph. Each folds the output
 // of the all-reduce before it; attention and load make the input of the one after. Return
-// cudaError_t; capturable.
+// cudaError_t; capturable. launch_attention returns cudaErrorInvalidValue where counter_rows are
+// too few.
+// pdl: launched with programmatic stream serialization. The kernel may start before the one ahead
+// of it in the stream has ended, and waits for its end before it touches memory or takes a stamp.
 int launch_attention(const DecodeBodyArgs& args, int layer, CUstream_st* stream);
 int launch_load(const DecodeBodyArgs& args, int layer, CUstream_st* stream);
-int launch_empty_node(CUstream_st* stream);
+int launch_empty_node(CUstream_st* stream, bool pdl = false);
+// Sets `count` 32-bit words: what a fill baked into a graph replays. Never with pdl, as engines'.
+int launch_fill(void* words, std::uint32_t value, std::int64_t count, CUstream_st* stream);
 int launch_head(const DecodeBodyArgs& args, CUstream_st* stream);
 int launch_accept(const AcceptArgs& args, CUstream_st* stream);
 

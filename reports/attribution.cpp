@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "reports/next_experiment.h"
 #include "reports/stamps.h"
 
 namespace tpjitter {
@@ -18,22 +19,8 @@ constexpr std::array<const char*, kNumStages> kStageNames = {
 constexpr double kSkewFrom = 2.0 / 3, kTransferTo = 1.0 / 3;
 constexpr std::uint64_t kMinReplays = 20;  // for a p50
 
-// Coupling lateness: this part of it in steps with a preempted laggard makes preemption the cause.
-constexpr double kPreemptedFrom = 0.5;
-
-// Next experiment by the stage with the largest share; coupling asks the record further.
-constexpr std::array<const char*, kNumStages> kNextByStage = {
-    nullptr,
-    "compare CPU frequency and NUMA placement of the ranks: one copies its inputs more slowly",
-    "run the same case with step.path = \"fused_in_graph\": the rebuild on the host makes the "
-    "ranks "
-    "late",
-    "run with fewer nodes per graph (body.nodes_per_layer) and look for host noise between the "
-    "rebuild and the launch",
-    "look at GPU clocks and other work on the laggard's GPU: its graph starts late after a launch "
-    "in "
-    "time",
-    "align the GPU clocks (see clock.reason) to see the way from launch to arrival"};
+// Beyond this a share says only that stages cancel: each is many times what is left of their sum.
+constexpr double kMaxShare = 10;
 
 // Host time of one rank since the accept of its step, up to the current replay.
 struct StageSums {
@@ -111,8 +98,9 @@ std::optional<std::size_t> only_largest(const std::vector<RankReplay>& ranks, Va
 
 class Attributor {
  public:
-  Attributor(const Run& run, const ReplayTable& table, const Floors& floors)
-      : run_(run), table_(table), floors_(floors), replay_(run.ranks.size()) {
+  Attributor(const Run& run, const RunCase& run_case, const ReplayTable& table,
+             const Floors& floors)
+      : run_(run), case_(run_case), table_(table), floors_(floors), replay_(run.ranks.size()) {
     by_arrival_.assign(run.ranks.size(), 0);
     by_launch_.assign(run.ranks.size(), 0);
   }
@@ -131,6 +119,8 @@ class Attributor {
       const bool compared =
           table_.has(slot, kCompared) && !table_.has(slot, ReplayTable::kExcluded);
       bool all_launched = compared;
+      std::int64_t largest = 0;  // injected delay of this replay
+      std::size_t victim = 0;
       for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
         const std::uint32_t number = table_.row_of_slot[rank][slot];
         if (number == kNoRow) {
@@ -140,9 +130,32 @@ class Attributor {
         const PhaseRow& row = run_.ranks[rank].rows[number];
         sums[rank].add(row, table_.has(slot, ReplayTable::kFirstOfStep));
         all_launched = all_launched && launched(row);
+        if (row.injected_ns > largest) {
+          largest = row.injected_ns;
+          victim = rank;
+        }
         if (compared) replay_[rank] = read_replay(row, sums[rank], floors_, rank);
       }
-      if (all_launched) add_replay();
+      if (!all_launched) continue;
+      add_replay();
+      if (largest > 0) add_injected(victim, largest);
+    }
+  }
+
+  void add_injected(std::size_t victim, std::int64_t delay_ns) {
+    if (!result_.injected) {
+      result_.injected.emplace();
+      const Json& values = case_.values;
+      if (values.is_object() && values.contains("inject") && values["inject"].is_object() &&
+          values["inject"].contains("where") && values["inject"]["where"].is_string()) {
+        result_.injected->where = values["inject"]["where"].get<std::string>();
+      }
+    }
+    InjectedDelays& injected = *result_.injected;
+    ++injected.replays;
+    if (delay_ns > injected.delay_ns) {
+      injected.delay_ns = delay_ns;
+      injected.victim = static_cast<int>(victim);
     }
   }
 
@@ -234,16 +247,20 @@ class Attributor {
     if (lateness_.empty()) return;
     double total = 0;
     for (const double sum : stage_sum_) total += sum;
+    cancel_ = total > 0 && std::any_of(stage_sum_.begin(), stage_sum_.end(), [&](double sum) {
+                return std::fabs(sum) > kMaxShare * total;
+              });
     for (std::size_t s = 0; s < kNumStages; ++s) {
       if (s == kStageLaunchToArrival && !all_modelled_) continue;
       result_.mean_ns[s] = stage_sum_[s] / static_cast<double>(lateness_.size());
-      if (total > 0) result_.share[s] = stage_sum_[s] / total;
+      if (total > 0 && !cancel_) result_.share[s] = stage_sum_[s] / total;
     }
   }
 
   void finish_laggards() {
     result_.laggard_share.resize(run_.ranks.size());
-    if (result_.replays == 0) return;
+    if (files_mixed()) result_.injected.reset();  // on which rank is not known either
+    if (result_.replays == 0 || files_mixed()) return;
     // One definition for the whole case: by arrival only if all compared replays have waits.
     const bool arrival = waits_ == result_.replays;
     result_.laggard_by = arrival ? "arrival" : "launch";
@@ -257,6 +274,13 @@ class Attributor {
     result_.no_laggard = result_.replays - named;
   }
 
+  // Which file is whose is not known, so nobody is blamed.
+  bool files_mixed() const {
+    return std::any_of(run_.problems.begin(), run_.problems.end(), [](const RunWarning& p) {
+      return p.code == "foreign_rank" || p.code == "copied_rank";
+    });
+  }
+
   void finish_missing() {
     auto& missing = result_.missing_evidence;
     if (run_.ranks.size() < 2) {
@@ -268,6 +292,10 @@ class Attributor {
           fmt::format("{} replays with every rank; {} are needed", result_.replays, kMinReplays));
     }
     if (result_.replays == 0) return;
+    if (files_mixed()) {
+      missing.push_back(
+          "which rank is late: a rank file belongs to another rank (see the warnings)");
+    }
     if (waits_ == 0) {
       missing.push_back("waits of the first all-reduce (nccl, no all-reduce, or stamps lost)");
     } else if (exposed_.empty()) {
@@ -284,71 +312,41 @@ class Attributor {
       }
     }
     if (waits_ > 0 && !all_modelled_ && !lateness_.empty()) {
+      missing.push_back(run_.info.backend == "host"
+                            ? "launch_to_arrival: rows are not marked as from the modelled "
+                              "device, so their clock is not known"
+                            : "launch_to_arrival: GPU clocks are not aligned to the host; what the "
+                              "host stages do not explain is under unexplained");
+    }
+    if (cancel_) {
       missing.push_back(
-          "launch_to_arrival: GPU clocks are not aligned to the host; what the host "
-          "stages do not explain is under unexplained");
+          "shares of the stages: they cancel, and the lateness that is left is less "
+          "than a tenth of one of them");
     }
   }
 
   void finish_class() {
     const auto& exposed = result_.exposed.p50;
     const auto& transfer = result_.transfer.p50;
-    if (run_.ranks.size() < 2) {
-      result_.next_experiment = "run with world_size 2 or more";
-    } else if (!exposed || !transfer) {
-      result_.next_experiment =
-          waits_ == 0 ? "run with body.all_reduce = \"one_shot_pull\" to see the waits"
-                      : "record more steps (sampling.steps) with both controls";
-    } else {
+    if (run_.ranks.size() > 1 && exposed && transfer) {
       const double wait = std::max(0.0, static_cast<double>(*exposed));
       const double move = std::max(1.0, static_cast<double>(*transfer));
       const double part = wait / (wait + move);
       result_.verdict = part >= kSkewFrom     ? "arrival_skew"
                         : part <= kTransferTo ? "transfer"
                                               : "mixed";
-      result_.next_experiment = next_experiment();
     }
+    result_.next_experiment = next_experiment(run_, case_, floors_, result_, facts());
   }
 
-  std::string next_experiment() const {
-    std::size_t largest = 0;
-    for (std::size_t s = 1; s < kNumStages; ++s) {
-      if (stage_sum_[s] > stage_sum_[largest]) largest = s;
-    }
-    const std::string next =
-        largest == kStageCoupling ? next_for_coupling() : kNextByStage[largest];
-    if (result_.verdict != "transfer") return next;
-    // A quiet median says nothing about the tail.
-    if (result_.exposed.p99 && *result_.exposed.p99 / 2 > *result_.transfer.p50) {
-      return fmt::format("the median replay only transfers, its p99 is lateness: {}", next);
-    }
-    return "compare body.all_reduce kernels: the ranks arrive together, the transfer itself costs";
-  }
-
-  std::string next_for_coupling() const {
-    constexpr const char* kSeen =
-        "the ranks see the accept of the previous step at different times";
-    const auto& ranks = run_.info.ranks;
-    const bool pinned = ranks.size() == run_.ranks.size() &&
-                        std::all_of(ranks.begin(), ranks.end(), [](auto& r) { return r.cpu; });
-    if (!pinned) return fmt::format("pin the ranks' timed threads: {}", kSeen);
-    const double preempted =
-        late_coupling_ns_ > 0 ? preempted_coupling_ns_ / late_coupling_ns_ : 0.0;
-    if (preempted >= kPreemptedFrom) {
-      return fmt::format(
-          "move other work off the ranks' cores, or run fewer ranks than cores: {:.0f}% of the "
-          "time "
-          "lost to coupling fell in steps in which the late rank's pinned thread was preempted",
-          100 * preempted);
-    }
-    if (run_.info.backend == "host") {  // where coupling_wait changes nothing
-      return fmt::format("compare idle states and frequency of the ranks' cores: {}", kSeen);
-    }
-    return fmt::format("compare step.coupling_wait = \"mapped_flag\" with \"d2h_event\": {}",
-                       kSeen);
+  LatenessFacts facts() const {
+    const auto largest = std::max_element(stage_sum_.begin(), stage_sum_.end());
+    return {static_cast<std::size_t>(largest - stage_sum_.begin()), waits_ > 0,
+            late_coupling_ns_ > 0 ? preempted_coupling_ns_ / late_coupling_ns_ : 0.0};
   }
 
   const Run& run_;
+  const RunCase& case_;
   const ReplayTable& table_;
   const Floors& floors_;
   Attribution result_;
@@ -360,14 +358,16 @@ class Attributor {
   std::vector<std::uint64_t> by_arrival_, by_launch_;        // [rank]
   std::uint64_t waits_ = 0;  // replays in which every rank has a wait
   bool all_modelled_ = true;
+  bool cancel_ = false;  // stages are many times their sum
 };
 
 }  // namespace
 
 const char* stage_name(std::size_t stage) { return kStageNames[stage]; }
 
-Attribution attribute(const Run& run, const ReplayTable& table, const Floors& floors) {
-  return Attributor(run, table, floors).compute();
+Attribution attribute(const Run& run, const RunCase& run_case, const ReplayTable& table,
+                      const Floors& floors) {
+  return Attributor(run, run_case, table, floors).compute();
 }
 
 }  // namespace tpjitter

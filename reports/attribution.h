@@ -29,6 +29,14 @@ enum LatenessStage : std::size_t {
 inline constexpr std::size_t kNumStages = 6;
 const char* stage_name(std::size_t stage);
 
+// Delays that the case asked for: then they, not the machine, make the ranks late.
+struct InjectedDelays {
+  std::string where;  // inject.where, "" if the record does not say
+  int victim = 0;
+  std::int64_t delay_ns = 0;  // the largest
+  std::uint64_t replays = 0;  // with such a delay, of the compared ones
+};
+
 struct Attribution {
   std::string verdict = "inconclusive";  // class: transfer | arrival_skew | mixed | inconclusive
   // [stage]: its part of the summed lateness; the parts add up to 1, a negative one made up time.
@@ -40,12 +48,15 @@ struct Attribution {
   Distribution lateness;  // of the laggard against the other ranks' median
   std::vector<std::string> missing_evidence;
   std::string next_experiment;
-  std::string laggard_by;  // "arrival" (smallest wait) | "launch" (largest offset) | "" none
+  // "arrival" (smallest wait) | "launch" (largest offset) | "": no replay, or files are mixed up
+  std::string laggard_by;
   std::vector<std::optional<double>> laggard_share;  // [rank], 0..1 of all compared replays
   std::uint64_t replays = 0;                         // compared: every rank launched, not excluded
   std::uint64_t no_laggard = 0;                      // of these: ties
+  std::optional<InjectedDelays> injected;
 };
 
-Attribution attribute(const Run& run, const ReplayTable& table, const Floors& floors);
+Attribution attribute(const Run& run, const RunCase& run_case, const ReplayTable& table,
+                      const Floors& floors);
 
 }  // namespace tpjitter

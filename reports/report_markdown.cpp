@@ -84,7 +84,7 @@ void write_table(const std::vector<TableGroup>& groups, std::ostream& out) {
 }
 
 void write_list(const std::vector<std::string>& lines, std::ostream& out) {
-  for (const std::string& line : lines) out << "- " << escape(line) << '\n';
+  for (const std::string& line : lines) out << "- " << escape(plain_spaces(line)) << '\n';
 }
 
 // Blank lines around the content: without them GitHub shows the Markdown inside as text.
@@ -98,11 +98,15 @@ void write_warnings(const Json& summary, std::ostream& out) {
     out << fmt::format("- **{}**: {}\n", escape(plain(warning["code"])),
                        escape(warning_line(warning)));
   }
+  const std::string note = injected_note(summary);
+  if (!note.empty()) out << "- **injected**: " << escape(note) << '\n';
   for (const Json& skipped : summary["skipped_cases"]) {
     out << fmt::format("- skipped {}: {}\n", escape(plain(skipped["name"])),
                        escape(plain(skipped["reason"])));
   }
-  if (!summary["warnings"].empty() || !summary["skipped_cases"].empty()) out << '\n';
+  if (!summary["warnings"].empty() || !summary["skipped_cases"].empty() || !note.empty()) {
+    out << '\n';
+  }
 }
 
 void write_case(const Json& summary, const Json& c, std::ostream& out) {
@@ -113,7 +117,10 @@ void write_case(const Json& summary, const Json& c, std::ostream& out) {
     write_table(phase_table(c), out);
   }
   out << '\n';
-  std::vector<std::string> lines = {"attribution: " + attribution_line(c)};
+  std::vector<std::string> lines;
+  if (const std::string line = injected_line(c); !line.empty())
+    lines.push_back("injected: " + line);
+  lines.push_back("attribution: " + attribution_line(c));
   for (const Json& missing : c["attribution"]["missing_evidence"]) {
     lines.push_back("missing: " + plain(missing));
   }
@@ -141,6 +148,9 @@ void write_one(const Json& summary, std::ostream& out) {
   }
   open_details("Controls", out);
   write_table(control_table(summary), out);
+  const std::vector<std::string> reasons = control_reason_lines(summary);
+  if (!reasons.empty()) out << '\n';
+  write_list(reasons, out);
   close_details(out);
   open_details("How it was measured", out);
   write_list(method_lines(summary), out);

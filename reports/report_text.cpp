@@ -21,6 +21,9 @@ void write_warnings(const Json& summary, std::ostream& out) {
     out << wrap(fmt::format("warning [{}]: {}", plain(warning["code"]), warning_line(warning)), 0,
                 2);
   }
+  if (const std::string note = injected_note(summary); !note.empty()) {
+    out << wrap("note [injected]: " + note, 0, 2);
+  }
   for (const Json& skipped : summary["skipped_cases"]) {
     out << wrap(fmt::format("skipped {}: {}", plain(skipped["name"]), plain(skipped["reason"])), 0,
                 2);
@@ -67,7 +70,12 @@ void write_case(const Json& summary, const Json& c, std::ostream& out) {
 void write_attribution(const Json& summary, std::ostream& out) {
   heading("What makes the ranks wait?", out);
   for (const Json& c : summary["cases"]) {
-    out << wrap(fmt::format("{}: {}", plain(c["name"]), attribution_line(c)), 0, 2);
+    if (const std::string injected = injected_line(c); !injected.empty()) {
+      out << wrap(fmt::format("{}: injected: {}", plain(c["name"]), injected), 0, 2);
+      out << wrap(attribution_line(c), 2, 4);
+    } else {
+      out << wrap(fmt::format("{}: {}", plain(c["name"]), attribution_line(c)), 0, 2);
+    }
     for (const Json& missing : c["attribution"]["missing_evidence"]) {
       out << wrap("missing: " + plain(missing), 2, 4);
     }
@@ -86,8 +94,9 @@ void write_one(const Json& summary, std::ostream& out) {
     out << render_table(comparison_table(summary), 0);
     if (const std::string note = device_note(summary); !note.empty()) out << wrap(note, 0, 0);
     out << wrap(
-        "A dash: too few samples or not taken, for the reasons given here or at each case. First "
-        "steps after warm-up and of each block are left out.",
+        "A dash: too few samples or not taken, for the reasons given below the table or at each "
+        "case. "
+        "First steps after warm-up and of each block are left out.",
         0, 0);
     for (const std::string& line : common_reason_lines(summary)) out << wrap("- " + line, 0, 2);
     for (const Json& c : summary["cases"]) write_case(summary, c, out);
@@ -95,6 +104,7 @@ void write_one(const Json& summary, std::ostream& out) {
   }
   heading("What does nothing cost? Controls and floors of the wait.", out);
   out << render_table(control_table(summary), 0);
+  for (const std::string& line : control_reason_lines(summary)) out << wrap("- " + line, 0, 2);
   for (const Json& c : summary["cases"]) {
     out << wrap(fmt::format("floor {}: {}", plain(c["name"]), floor_line(summary, c)), 0, 2);
   }

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "harness/contract/error.h"
+#include "reports/record_checks.h"
 
 namespace tpjitter {
 namespace {
@@ -101,7 +102,8 @@ struct RowCounts {
   std::uint64_t foreign = 0;     // case, phase, launch or step outside the run
   std::uint64_t zero_stamp = 0;  // a host stamp that every row has is 0
   std::uint64_t bad_checksum = 0;
-  std::uint64_t no_device = 0;  // device stamps lost
+  std::uint64_t unordered = 0;     // sequence does not grow from row to row of a launch
+  std::uint64_t out_of_range = 0;  // stamps that no run can have
 };
 
 bool lacks_stamp(const PhaseRow& row) {
@@ -111,24 +113,41 @@ bool lacks_stamp(const PhaseRow& row) {
 }
 
 // The one pass over a rank's rows that needs no other rank.
-RowCounts index_rows(std::size_t num_cases, RankRows* rank) {
+RowCounts index_rows(const RunInfo& info, std::vector<std::optional<std::int64_t>>* launch_starts,
+                     RankRows* rank) {
   RowCounts counts;
+  const std::size_t num_cases = info.cases.size();
+  // A record made by hand may list no launches, a killed launcher not yet the one that ran.
+  const std::int64_t num_launches =
+      info.launches.empty()
+          ? std::int64_t{INT32_MAX} + 1
+          : static_cast<std::int64_t>(info.launches.size()) + (info.status == "complete" ? 0 : 1);
+  ClockCheck clock(launch_starts);
+  std::int64_t launch = -1, sequence = 0;
   rank->rows_of_case.resize(num_cases);
   for (std::size_t i = 0; i < rank->rows.size(); ++i) {
     const PhaseRow& row = rank->rows[i];
     if (row.sequence == 0) continue;
     const auto case_index = static_cast<std::size_t>(row.case_index);
     if (row.sequence < 0 || row.case_index < 0 || case_index >= num_cases || row.phase < 0 ||
-        row.phase >= kNumPhases || row.launch < 0 || row.repetition < 0 || row.step < 0 ||
-        row.graph < 0) {
+        row.phase >= kNumPhases || row.launch < 0 || row.launch >= num_launches ||
+        row.repetition < 0 || row.step < 0 || row.graph < 0) {
       ++counts.foreign;
+      continue;
+    }
+    if (row.launch < launch || (row.launch == launch && row.sequence <= sequence)) {
+      ++counts.unordered;
+    }
+    launch = row.launch;
+    sequence = row.sequence;
+    if (!clock.in_range(row)) {
+      ++counts.out_of_range;
       continue;
     }
     rank->rows_of_case[case_index].push_back(static_cast<std::uint32_t>(i));
     ++rank->written;
     if (lacks_stamp(row)) ++counts.zero_stamp;
     if ((row.flags & kFlagChecksumFailed) != 0) ++counts.bad_checksum;
-    if ((row.flags & kFlagNoDeviceStamps) != 0) ++counts.no_device;
   }
   return counts;
 }
@@ -140,13 +159,24 @@ void report_counts(const RowCounts& counts, int rank, std::vector<RunWarning>* p
   };
   add(counts.foreign, "foreign_rows",
       "rows name a case, phase, launch, step or graph that the run does not have; left out");
+  add(counts.unordered, "unordered_rows",
+      "rows do not continue the sequence (numbers repeat or go back): rows are doubled or moved");
+  add(counts.out_of_range, "stamps_out_of_range",
+      "rows have stamps out of range (more than 1 h apart within the row, from the row before or "
+      "from the other ranks); left out");
   add(counts.zero_stamp, "zero_stamps",
       "rows lack a host stamp (accept, dispatch or launch is 0); figures from it are left out");
   add(counts.bad_checksum, "checksum_failed",
       "rows failed the checksum: the step read wrong metadata, its times mean nothing");
 }
 
-void read_rank(const std::filesystem::path& directory, int rank, Run* run) {
+bool has_field(const NpyFile& file, const char* name) {
+  return std::any_of(file.fields().begin(), file.fields().end(),
+                     [&](const auto& field) { return field.name == name; });
+}
+
+void read_rank(const std::filesystem::path& directory, int rank,
+               std::vector<std::optional<std::int64_t>>* launch_starts, Run* run) {
   RankRows& out = run->ranks[static_cast<std::size_t>(rank)];
   out.rows_of_case.resize(run->info.cases.size());
   const std::filesystem::path path = directory / rank_file(rank);
@@ -190,9 +220,10 @@ void read_rank(const std::filesystem::path& directory, int rank, Run* run) {
     out.converted = convert_rows(file, num_rows, rank, run);
     out.rows = out.converted;
   }
-  RowCounts counts = index_rows(run->info.cases.size(), &out);
+  RowCounts counts = index_rows(run->info, launch_starts, &out);
   if (!out.converted.empty()) counts.zero_stamp = 0;  // a field that is absent counts as 0
   report_counts(counts, rank, &run->problems);
+  check_owner(rank, has_field(file, "first_all_reduce_last_peer"), run);
 }
 
 // What run.json says about the ranks against what is there.
@@ -206,6 +237,14 @@ void check_ranks(Run* run) {
       continue;
     }
     const std::uint64_t written = run->ranks[static_cast<std::size_t>(said.rank)].written;
+    // A killed launcher had no time to count the last rows.
+    if (run->info.status == "complete" && said.rows > 0 &&
+        written > static_cast<std::uint64_t>(said.rows)) {
+      run->problems.push_back({"more_rows",
+                               fmt::format("rank {} has {} usable rows, run.json says {}",
+                                           said.rank, written, said.rows),
+                               said.rank});
+    }
     if (said.rows > 0 && written < static_cast<std::uint64_t>(said.rows)) {
       run->problems.push_back({"fewer_rows",
                                fmt::format("rank {} has {} usable rows, run.json says {}",
@@ -262,10 +301,13 @@ Run read_run(const std::filesystem::path& directory) {
   Run run;
   run.info = read_run_json(directory);
   run.ranks.resize(static_cast<std::size_t>(run.info.world_size));
+  check_run_info(&run);
+  std::vector<std::optional<std::int64_t>> launch_starts;  // [launch], host clock
   for (int rank = 0; rank < run.info.world_size; ++rank) {
-    read_rank(directory, rank, &run);
+    read_rank(directory, rank, &launch_starts, &run);
     run.rows += run.ranks[static_cast<std::size_t>(rank)].written;
   }
+  check_copies(&run);
   check_ranks(&run);
   check_foreign_files(directory, &run);
   return run;

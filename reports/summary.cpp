@@ -95,6 +95,14 @@ Json attribution_json(const Attribution& a) {
               {"next_experiment", a.next_experiment}};
 }
 
+Json injected_json(const std::optional<InjectedDelays>& injected) {
+  if (!injected) return nullptr;
+  return Json{{"where", injected->where.empty() ? Json(nullptr) : Json(injected->where)},
+              {"victim", injected->victim},
+              {"delay_ns", injected->delay_ns},
+              {"replays", injected->replays}};
+}
+
 Json case_json(const RunCase& c, const ReplayTable& table, const CaseMetrics& result,
                const Attribution& attribution) {
   Json phases = Json::object();
@@ -125,6 +133,7 @@ Json case_json(const RunCase& c, const ReplayTable& table, const CaseMetrics& re
       {"phases", std::move(phases)},
       {"ranks", std::move(ranks)},
       {"laggard_by", attribution.laggard_by.empty() ? Json(nullptr) : Json(attribution.laggard_by)},
+      {"injected", injected_json(attribution.injected)},
       {"attribution", attribution_json(attribution)}};
 }
 
@@ -300,7 +309,7 @@ Summary summarize(const Run& run) {
     if (table.slots() == 0) empty.push_back(c.name);
     const Floors floors = compute_floors(run, c.index, table);
     cases.push_back(
-        case_json(c, table, compute_metrics(run, table, floors), attribute(run, table, floors)));
+        case_json(c, table, compute_metrics(run, table, floors), attribute(run, c, table, floors)));
     append_floors(floors, c, &floor);
   }
   check_empty_cases(empty, &problems);

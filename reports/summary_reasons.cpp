@@ -92,6 +92,34 @@ std::vector<std::string> common_reason_lines(const Json& summary) {
   return lines;
 }
 
+std::vector<std::string> control_reason_lines(const Json& summary) {
+  const Json& controls = summary["controls"];
+  std::vector<Reason> reasons;
+  std::size_t rows = 0;
+  const auto add = [&](const std::string& name, const Json& samples) {
+    ++rows;
+    for (const char* statistic : {"p50", "p90", "p99"}) {
+      if (!samples["reasons"].contains(statistic)) continue;
+      add_metric(name, samples, samples["reasons"][statistic].get<std::string>(), &reasons);
+      break;
+    }
+  };
+  add("empty graph launch", controls["empty_graph_launch_ns"]);
+  for (const Json& kind : controls["by_all_reduce"]) {
+    const std::string suffix =
+        fmt::format(" {} {} B", plain(kind["all_reduce"]), plain(kind["all_reduce_bytes"]));
+    add("zero-skew all-reduce" + suffix, kind["zero_skew_all_reduce_ns"]);
+    add("zero-skew wait" + suffix, kind["zero_skew_wait_ns"]);
+  }
+  std::vector<std::string> lines;
+  for (Reason& reason : reasons) {
+    const bool all = reason.metrics.size() == rows;
+    if (all) reason.metrics = {"all controls"};
+    lines.push_back(line_of(reason));
+  }
+  return lines;
+}
+
 std::vector<std::string> reason_lines(const Json& summary, const Json& summary_case) {
   const std::vector<Reason> common = common_reasons(summary);
   std::vector<std::string> lines;

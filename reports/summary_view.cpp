@@ -229,8 +229,9 @@ std::string attribution_line(const Json& summary_case) {
   const Json& a = summary_case["attribution"];
   std::string line = plain(a["class"]);
   if (const auto exposed = integer_or_none(a["exposed_ns"])) {
-    line += fmt::format("; exposed skew {} (p99 {}), hidden {}", format_ns(exposed),
-                        format_ns(integer_or_none(a["exposed_p99_ns"])),
+    const auto p99 = integer_or_none(a["exposed_p99_ns"]);
+    line += fmt::format("; exposed skew {}{}, hidden {}", format_ns(exposed),
+                        p99 ? fmt::format(" (p99 {})", format_ns(p99)) : "",
                         format_ns(integer_or_none(a["hidden_ns"])));
   }
   std::string most;
@@ -257,20 +258,66 @@ std::string attribution_line(const Json& summary_case) {
   return line;
 }
 
+std::string injected_line(const Json& summary_case) {
+  const Json& injected = summary_case["injected"];
+  if (injected.is_null()) return "";
+  const auto victim = injected["victim"].get<std::size_t>();
+  std::string line =
+      fmt::format("{} of {} replays carry an injected delay of {} on rank {} ({})",
+                  plain(injected["replays"]), plain(summary_case["attribution"]["replays"]),
+                  format_ns(integer_or_none(injected["delay_ns"])), victim,
+                  injected["where"].is_null() ? "inject.where unknown"
+                                              : "inject.where " + plain(injected["where"]));
+  // Only where the victim lags at least as often as any other rank.
+  double most = 0;
+  for (const Json& rank : summary_case["ranks"]) {
+    most = std::max(most, number_or_none(rank["laggard_share"]).value_or(0));
+  }
+  const auto own = number_or_none(summary_case["ranks"][victim]["laggard_share"]);
+  if (own && *own > 0 && *own >= most) line += "; that is the lateness";
+  return line;
+}
+
+std::string injected_note(const Json& summary) {
+  std::size_t injected = 0;
+  std::string only;
+  for (const Json& c : summary["cases"]) {
+    if (c["injected"].is_null()) continue;
+    ++injected;
+    only = fmt::format("{}: {}", plain(c["name"]), injected_line(c));
+  }
+  if (injected < 2) return only;
+  return fmt::format("{} of {} cases delay a rank on purpose; each says how, below", injected,
+                     summary["cases"].size());
+}
+
 std::string floor_line(const Json& summary, const Json& summary_case) {
-  std::string flight, local;
+  if (summary["world_size"] == 1) return "none, one rank waits for nobody";
+  const bool waits = summary_case["metrics"]["first_all_reduce_wait_ns"]["n"] != 0;
+  std::string flight, local, without;
   for (const Json& floor : summary["floor"]) {
     if (floor["case"] != summary_case["name"]) continue;
     const auto value = integer_or_none(floor["floor_ns"]);
     if (floor["kind"] == "flight") {
-      flight += fmt::format("{}{}", flight.empty() ? "" : ", ", format_ns(value));
+      flight += (flight.empty() ? "" : ", ") +
+                (value ? format_ns(value) : "none (" + plain(floor["reason"]) + ")");
+    } else if (value) {
+      local += fmt::format("{}rank{}{}{}{}", local.empty() ? "" : ", ", kNoBreak,
+                           plain(floor["rank"]), kNoBreak, format_ns(value));
     } else {
-      local += fmt::format("{}rank {} {}", local.empty() ? "" : ", ", plain(floor["rank"]),
-                           format_ns(value));
+      without +=
+          fmt::format("{}rank{}{}", without.empty() ? "" : ", ", kNoBreak, plain(floor["rank"]));
     }
   }
-  return fmt::format("flight by launch: {}; local: {}", flight.empty() ? "-" : flight,
-                     local.empty() ? "-" : local);
+  constexpr const char* kWhy = "fewer than 10 replays found the flag already there";
+  std::string line = fmt::format("flight by launch: {}", flight.empty() ? "none" : flight);
+  if (!local.empty()) line += "; local: " + local;
+  if (!waits) return line + "; no local floor: no waits were recorded";
+  if (!without.empty()) {
+    line += local.empty() ? fmt::format("; no local floor: {}", kWhy)
+                          : fmt::format("; no local floor of {}: {}", without, kWhy);
+  }
+  return line;
 }
 
 std::vector<std::string> method_lines(const Json& summary) {

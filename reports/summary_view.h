@@ -35,10 +35,14 @@ std::string title_line(const Json& summary);    // "smoke: 2 ranks, host backend
 std::string device_note(const Json& summary);   // what the waits are
 std::string warning_line(const Json& warning);  // without its code
 std::string attribution_line(const Json& summary_case);
+// Delays that a case injected, "" for none; and whether the run has any such case, in one line.
+std::string injected_line(const Json& summary_case);
+std::string injected_note(const Json& summary);
 std::string floor_line(const Json& summary, const Json& summary_case);
 std::vector<std::string> method_lines(const Json& summary);  // how it was measured
 // Why figures are null (summary_reasons.cpp): what is true of every case, and what only of one.
 std::vector<std::string> common_reason_lines(const Json& summary);
+std::vector<std::string> control_reason_lines(const Json& summary);
 std::vector<std::string> reason_lines(const Json& summary, const Json& summary_case);
 
 }  // namespace tpjitter

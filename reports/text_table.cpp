@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <sstream>
+#include <string_view>
 
 namespace tpjitter {
 namespace {
@@ -133,6 +134,14 @@ std::string render_table(const std::vector<TableGroup>& groups, std::size_t inde
   return out;
 }
 
+std::string plain_spaces(std::string text) {
+  const std::string_view space = kNoBreak;
+  for (std::size_t at = 0; (at = text.find(space, at)) != std::string::npos; ++at) {
+    text.replace(at, space.size(), " ");
+  }
+  return text;
+}
+
 std::string wrap(const std::string& text, std::size_t indent, std::size_t hanging) {
   std::istringstream words(text);
   std::string out, line(indent, ' '), word;
@@ -147,7 +156,7 @@ std::string wrap(const std::string& text, std::size_t indent, std::size_t hangin
       empty = true;
     }
     if (!empty) line += ' ';
-    line += word;
+    line += plain_spaces(word);
     used += width + (empty ? 0 : 1);
     empty = false;
   }

@@ -39,6 +39,10 @@ struct TableGroup {
 // a line of its own. All other columns are right-aligned.
 std::string render_table(const std::vector<TableGroup>& groups, std::size_t indent);
 
+// A space at which no line breaks; wrap() turns it into a plain one.
+inline constexpr const char* kNoBreak = "\xc2\xa0";
+std::string plain_spaces(std::string text);
+
 // Breaks at spaces; lines after the first are indented by `hanging`.
 std::string wrap(const std::string& text, std::size_t indent, std::size_t hanging);
 

@@ -21,7 +21,7 @@ check() {  # name, command...
   rm -f "$log"
 }
 
-for test in metadata_gpu metadata_page_table_gpu metadata_kv_indices_gpu step_inputs_gpu all_reduce decode_body_gpu cuda_backend cuda_backend_stale; do
+for test in metadata_gpu metadata_page_table_gpu metadata_kv_indices_gpu step_inputs_gpu all_reduce decode_body_gpu body_graph cuda_backend cuda_backend_stale; do
   check "$test" "$bin/test_$test"
 done
 if ! command -v compute-sanitizer > /dev/null; then
@@ -32,7 +32,7 @@ fi
 # Large shapes and thousands of replays show nothing more to a sanitizer, and take minutes under it.
 small='-*PastTwoToThe31*:*EnginesMatrix*:*LargeShapes*:*GraphReplays*:*RecoverADelay*:*PaysTheAskedOverhead*'
 sanitizer=(compute-sanitizer --error-exitcode 9 --tool)
-for test in metadata_gpu metadata_page_table_gpu metadata_kv_indices_gpu step_inputs_gpu all_reduce decode_body_gpu cuda_backend; do
+for test in metadata_gpu metadata_page_table_gpu metadata_kv_indices_gpu step_inputs_gpu all_reduce decode_body_gpu body_graph cuda_backend; do
   check "memcheck $test" "${sanitizer[@]}" memcheck "$bin/test_$test" --gtest_filter="$small"
 done
 for test in metadata_gpu decode_body_gpu; do

@@ -144,6 +144,56 @@ TEST(Attribution, AdviceOnCouplingFollowsPinningAndInvoluntarySwitches) {
   EXPECT_NE(preempt(0, 1).find("mapped_flag"), std::string::npos);  // not the late rank
 }
 
+TEST(Attribution, AdviceCanBeFollowed) {
+  const auto advice = [](const GeneratedRun& run) {
+    return RunDirectory(run).summary().document["cases"][0]["attribution"];
+  };
+  const auto next = [&](const GeneratedRun& run) {
+    return advice(run)["next_experiment"].get<std::string>();
+  };
+  GeneratorConfig together = late(LateStage::kNone, 0);
+  EXPECT_EQ(next(generate_run(together)).find("measure on GPUs"), 0u);
+  together.backend = "cuda";
+  EXPECT_EQ(next(generate_run(together)).find("compare body.all_reduce kernels"), 0u);
+
+  GeneratorConfig in_graph = late(LateStage::kDispatch, 40'000);
+  EXPECT_NE(next(generate_run(in_graph)).find("fused_in_graph"), std::string::npos);
+  in_graph.cases[0].path = "fused_in_graph";
+  EXPECT_EQ(next(generate_run(in_graph)).find("look for host noise before the launch"), 0u);
+
+  GeneratedRun crowded = generate_run(late(LateStage::kCoupling, 40'000));
+  for (RunRank& rank : crowded.info.ranks) rank.cpu = std::nullopt;
+  EXPECT_EQ(next(crowded).find("pin the ranks"), 0u);
+  crowded.info.warnings.push_back({"oversubscribed", "2 ranks share 1 CPU", std::nullopt});
+  EXPECT_EQ(next(crowded).find("run fewer ranks than cores"), 0u);
+
+  GeneratedRun lost = generate_run(late(LateStage::kDispatch, 40'000));
+  for (auto& rows : lost.rows) {
+    for (PhaseRow& row : rows) row.flags |= kFlagNoDeviceStamps;
+  }
+  EXPECT_EQ(next(lost).find("one_shot_pull"), std::string::npos);
+
+  GeneratedRun unmarked = generate_run(late(LateStage::kDispatch, 40'000));
+  for (PhaseRow& row : unmarked.rows[0]) row.flags &= ~std::uint32_t{kFlagModelledDevice};
+  EXPECT_EQ(advice(unmarked).dump().find("GPU clocks"), std::string::npos);
+}
+
+TEST(Attribution, SharesOfStagesThatCancelAreLeftOut) {
+  GeneratedRun run = generate_run({});
+  for (auto& rows : run.rows) {
+    for (PhaseRow& row : rows) {
+      const bool late = &rows == &run.rows[1];
+      row.inputs_end_ns += late ? 900 : 0;
+      row.dispatch_begin_ns = row.inputs_end_ns;
+      row.first_all_reduce_own_ns += late ? 1 : 0;
+    }
+  }
+  const Json a = RunDirectory(run).summary().document["cases"][0]["attribution"];
+  EXPECT_EQ(a["lateness_ns"], 1);
+  EXPECT_DOUBLE_EQ(share(a, "inputs"), -1e9);  // null
+  EXPECT_NE(a["missing_evidence"].dump().find("they cancel"), std::string::npos);
+}
+
 TEST(Attribution, AFewRowsWithoutLocalFloorAreNamed) {
   GeneratedRun generated = generate_run({});
   for (std::size_t i = 2; i < 7; ++i) generated.rows[1][i].flags &= ~std::uint32_t{kFlagWaited};

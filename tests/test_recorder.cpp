@@ -67,8 +67,8 @@ TEST_F(RecorderTest, NamesTheFileWhenThereIsNoRoom) {
 
 TEST_F(RecorderTest, ADirectoryThatIsNoRunIsNeverTouched) {
   std::ofstream(directory_ / "thesis.tex") << "years of work";
-  EXPECT_THROW(prepare_run_directory(directory_, false), ConfigError);
-  EXPECT_THROW(prepare_run_directory(directory_, true), ConfigError);
+  EXPECT_THROW(RunDirectoryLock(directory_, false), ConfigError);
+  EXPECT_THROW(RunDirectoryLock(directory_, true), ConfigError);
   EXPECT_TRUE(fs::exists(directory_ / "thesis.tex"));
 }
 
@@ -76,18 +76,26 @@ TEST_F(RecorderTest, ARunIsReplacedOnlyWhenAskedAndOnlyItsOwnFiles) {
   std::ofstream(directory_ / "run.json") << "{}";
   std::ofstream(directory_ / "rank0.phases.npy") << "old";
   std::ofstream(directory_ / "notes.md") << "mine";
-  EXPECT_THROW(prepare_run_directory(directory_, false), ConfigError);
+  EXPECT_THROW(RunDirectoryLock(directory_, false), ConfigError);
   EXPECT_TRUE(fs::exists(directory_ / "run.json"));
-  prepare_run_directory(directory_, true);
+  const RunDirectoryLock lock(directory_, true);
   EXPECT_FALSE(fs::exists(directory_ / "run.json"));
   EXPECT_FALSE(fs::exists(directory_ / "rank0.phases.npy"));
   EXPECT_TRUE(fs::exists(directory_ / "notes.md"));
 }
 
+TEST_F(RecorderTest, ADirectoryThatARunWritesToIsRefusedToAnother) {
+  {
+    const RunDirectoryLock first(directory_, false);
+    EXPECT_THROW(RunDirectoryLock(directory_, true), ConfigError);
+  }
+  EXPECT_NO_THROW(RunDirectoryLock(directory_, true));
+}
+
 TEST_F(RecorderTest, AFileInPlaceOfTheDirectoryIsRefused) {
   std::ofstream(directory_ / "file") << "x";
-  EXPECT_THROW(prepare_run_directory(directory_ / "file", true), ConfigError);
-  EXPECT_THROW(prepare_run_directory(directory_ / "file" / "below", false), ConfigError);
+  EXPECT_THROW(RunDirectoryLock(directory_ / "file", true), ConfigError);
+  EXPECT_THROW(RunDirectoryLock(directory_ / "file" / "below", false), ConfigError);
 }
 
 }  // namespace

@@ -1,9 +1,19 @@
 #include <gtest/gtest.h>
 
+#include <sstream>
+
+#include "reports/report.h"
 #include "reports/text_table.h"
+#include "tests/run_directory.h"
 
 namespace tpjitter {
 namespace {
+
+std::string rendered(const std::filesystem::path& run, const std::string& format) {
+  std::ostringstream out;
+  report({run}, format, out);
+  return out.str();
+}
 
 TEST(ReportTable, TheUnitFollowsTheLargestValue) {
   EXPECT_STREQ(choose_unit({40, std::nullopt}).name, "us");
@@ -56,6 +66,51 @@ TEST(ReportTable, WrapBreaksAtSpacesAndKeepsWordsThatAreTooLong) {
 TEST(ReportTable, ControlCharactersAreNotPrinted) {
   EXPECT_EQ(printable("a\x1b[1m\n\t\x7f"), "a?[1m???");
   EXPECT_EQ(display_width("b\u00e4r"), 3u);
+}
+
+TEST(TextTable, ALineNeverBreaksAtASpaceThatHoldsTogether) {
+  const std::string text = wrap(std::string(95, 'x') + " rank" + kNoBreak + "3 late", 0, 2);
+  EXPECT_EQ(text, std::string(95, 'x') + "\n  rank 3 late\n");
+}
+
+TEST(ReportSentences, InjectedDelaysAreSaidFirstAndTheAdviceIsToLeaveThemOut) {
+  GeneratorConfig config;
+  config.cases[0].late_stage = LateStage::kDispatch;
+  config.cases[0].late_rank = 1;
+  config.cases[0].late_ns = 500'000;
+  GeneratedRun run = generate_run(config);
+  run.info.cases[0].values["inject"] = Json{{"where", "before_dispatch"}, {"victim", 1}};
+  for (PhaseRow& row : run.rows[1]) row.injected_ns = 500'000;
+  const RunDirectory directory(run);
+  const Json summary_case = directory.summary().document["cases"][0];
+  const Json expected = {
+      {"where", "before_dispatch"}, {"victim", 1}, {"delay_ns", 500'000}, {"replays", 38}};
+  EXPECT_EQ(summary_case["injected"], expected);
+  EXPECT_NE(summary_case["attribution"]["next_experiment"].dump().find("without injected delays"),
+            std::string::npos);
+  for (const char* format : {"text", "md"}) {
+    std::string text = rendered(directory.path(), format);
+    std::erase(text, '\\');
+    for (std::size_t at; (at = text.find("\n  ")) != std::string::npos;) text.replace(at, 3, " ");
+    const std::string sentence =
+        "38 of 38 replays carry an injected delay of 500.0 us on rank 1 (inject.where "
+        "before_dispatch); that is the lateness";
+    EXPECT_LT(text.find(sentence), text.find("complete")) << text;
+    EXPECT_NE(text.find("injected: " + sentence), std::string::npos) << text;
+  }
+}
+
+TEST(ReportSentences, ControlsAndLocalFloorsThatAreMissingHaveTheirReason) {
+  GeneratorConfig config;
+  config.launches = 2;
+  config.cases[0].late_stage = LateStage::kDispatch;
+  config.cases[0].late_rank = 1;
+  config.cases[0].late_ns = 55'000;
+  std::string text = rendered(RunDirectory(config).path(), "text");
+  for (std::size_t at; (at = text.find("\n  ")) != std::string::npos;) text.replace(at, 3, " ");
+  EXPECT_NE(text.find("- p99 needs 1000 samples, there are 120 (all controls)"), std::string::npos);
+  EXPECT_NE(text.find("no local floor of rank 0:"), std::string::npos);
+  EXPECT_EQ(text.find("rank 0 -"), std::string::npos);
 }
 
 }  // namespace

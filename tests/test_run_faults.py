@@ -160,6 +160,39 @@ class OutputDirectory(ProgramTest):
         done = self.tpjitter("run", self.scenario(), *self.SHORT, "--out", run, "--overwrite")
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_a_run_in_progress_keeps_its_directory(self):
+        run = self.directory / "D"
+        first = self.start("run", self.scenario(), *LONG, "--out", run)
+        give_up = time.monotonic() + 60 * max(1.0, float(DEADLINE_SCALE))
+        while not (run / "run.json").exists():
+            self.assertLess(time.monotonic(), give_up)
+            os.sched_yield()
+        second = self.tpjitter("run", self.scenario(), *self.SHORT, "--out", run, "--overwrite")
+        self.assertEqual(second.returncode, 2, second.stderr)
+        self.assertIn("in progress", second.stderr)
+        first.send_signal(signal.SIGTERM)
+        _, err = first.communicate(timeout=4 * LIMIT_S)
+        self.assertEqual(first.returncode, 3, err)
+        info = self.run_info(run)
+        self.assertIn("interrupted", info["status_reason"])
+        self.assertEqual([w["code"] for w in info["warnings"] if w["code"] == "rank_died"], [])
+
+    def test_two_scenarios_never_share_a_directory(self):
+        done = self.tpjitter("run", self.scenario(), self.scenario(), *self.SHORT, "--out",
+                             self.directory / "D")
+        self.assertEqual(done.returncode, 2)
+        self.assertFalse((self.directory / "D").exists())
+
+    def test_a_stderr_that_cannot_be_written_changes_nothing(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            for words, code in ((["plan", "absent.toml"], 2),
+                                (["report", self.directory / "absent"], 2),
+                                (["run", self.scenario(), *self.SHORT, "--out",
+                                  self.directory / "D"], 0)):
+                done = subprocess.run(self.command(*words), stdout=subprocess.PIPE, stderr=full,
+                                      timeout=240, check=False)
+                self.assertEqual(done.returncode, code, words)
+
     def mount(self, options):
         place = self.directory / "mount"
         place.mkdir()

@@ -36,6 +36,7 @@ class SmokeRun(ProgramTest):
 
         info = self.run_info(run)
         self.assertEqual(info["schema"], "tpjitter.run/1")
+        self.assertIsNone(info["status_reason"])
         for case in info["cases"]:
             self.assertTrue(case["bit_equal"])
             self.assertGreater(case["steps_checked"], 0)

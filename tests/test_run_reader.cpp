@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <fstream>
@@ -115,7 +116,9 @@ TEST(RunReader, RowsInAnyOrderGiveTheSameMetrics) {
   GeneratedRun generated = generate_run(config);
   const Json expected = RunDirectory(generated).summary().document;
   std::reverse(generated.rows[1].begin(), generated.rows[1].end());
-  EXPECT_EQ(RunDirectory(generated).summary().document, expected);
+  const RunDirectory reversed(generated);
+  EXPECT_EQ(reversed.summary().document["cases"], expected["cases"]);
+  EXPECT_TRUE(names(reversed.read(), "unordered_rows", 1));
 }
 
 TEST(RunReader, AStepThatOneRankLacksIsLeftOutOfFiguresOverAllRanks) {
@@ -146,6 +149,138 @@ TEST(RunReader, ARowFileOfARankThatTheRunDoesNotHaveIsNamed) {
   const RunDirectory directory{GeneratorConfig{}};
   fs::copy_file(directory.path() / "rank0.phases.npy", directory.path() / "rank2.phases.npy");
   EXPECT_TRUE(names(directory.read(), "foreign_file"));
+}
+
+TEST(RunReader, SwappedRankFilesAreNamedInsteadOfBlamingTheWrongRank) {
+  for (const int world_size : {2, 3}) {
+    GeneratorConfig config;
+    config.world_size = world_size;
+    config.noise_ns = 900;
+    const RunDirectory directory(config);
+    const fs::path zero = directory.path() / "rank0.phases.npy";
+    const fs::path one = directory.path() / "rank1.phases.npy";
+    fs::rename(zero, directory.path() / "other");
+    fs::rename(one, zero);
+    fs::rename(directory.path() / "other", one);
+    const auto run = directory.read();
+    EXPECT_TRUE(names(run, "foreign_rank", 0)) << world_size;
+    EXPECT_TRUE(names(run, "foreign_rank", 1)) << world_size;
+    EXPECT_EQ(run.problems[0].text.find("rank0.phases.npy: "), 0u);
+    EXPECT_NE(run.problems[0].text.find(
+                  "rows name this rank as its own peer: the file belongs to another rank"),
+              std::string::npos);
+    const Summary summary = directory.summary();
+    EXPECT_EQ(summary.exit_code, kExitRunFailed);
+    const Json& c = summary.document["cases"][0];
+    EXPECT_TRUE(c["ranks"][0]["laggard_share"].is_null());
+    EXPECT_EQ(c["attribution"]["next_experiment"].get<std::string>().find("put each rank's own"),
+              0u);
+  }
+}
+
+TEST(RunReader, APeerThatTheRunDoesNotHaveIsNamed) {
+  for (const std::int32_t peer : {2, -2}) {
+    GeneratedRun generated = generate_run({});
+    generated.rows[1][9].first_all_reduce_last_peer = peer;
+    EXPECT_TRUE(names(RunDirectory(generated).read(), "foreign_rank", 1)) << peer;
+  }
+}
+
+TEST(RunReader, AnInjectedDelayOnAnotherRankThanTheVictimIsNamed) {
+  GeneratedRun generated = generate_run({});
+  generated.info.cases[0].values["inject"] = Json{{"where", "before_dispatch"}, {"victim", 1}};
+  for (PhaseRow& row : generated.rows[1]) row.injected_ns = 1'000;
+  EXPECT_TRUE(RunDirectory(generated).read().problems.empty());
+  generated.rows[0][7].injected_ns = 1'000;
+  EXPECT_TRUE(names(RunDirectory(generated).read(), "foreign_rank", 0));
+}
+
+TEST(RunReader, ACopyOfAnotherRanksFileIsNamed) {
+  GeneratorConfig config;
+  config.cases[0].all_reduce = "none";  // no peer gives it away
+  const RunDirectory directory(config);
+  fs::copy_file(directory.path() / "rank0.phases.npy", directory.path() / "rank1.phases.npy",
+                fs::copy_options::overwrite_existing);
+  EXPECT_TRUE(names(directory.read(), "copied_rank", 1));
+}
+
+TEST(RunReader, ARunThatDoesNotAgreeWithItselfIsNamed) {
+  const auto problem_of = [](const char* code, void (*change)(GeneratedRun&)) {
+    GeneratedRun generated = generate_run({});
+    change(generated);
+    const RunDirectory directory(generated);
+    EXPECT_TRUE(names(directory.read(), code)) << code;
+    EXPECT_EQ(directory.summary().exit_code, kExitRunFailed) << code;
+  };
+  problem_of("incomplete_launch",
+             [](GeneratedRun& g) { g.info.launches[0].status = "incomplete"; });
+  problem_of("duplicate_rank", [](GeneratedRun& g) { g.info.ranks.push_back(g.info.ranks[1]); });
+  problem_of("foreign_order", [](GeneratedRun& g) { g.info.launches[0].order.push_back({1, 0}); });
+  problem_of("foreign_rows", [](GeneratedRun& g) { g.rows[0].back().launch = 1; });
+  problem_of("unordered_rows",
+             [](GeneratedRun& g) { g.rows[0][5].sequence = g.rows[0][4].sequence; });
+  problem_of("unordered_rows", [](GeneratedRun& g) { std::swap(g.rows[1][5], g.rows[1][6]); });
+}
+
+TEST(RunReader, ACountOfRowsThatDiffersFromRunJsonIsNamed) {
+  for (const std::int64_t rows : {39, 41}) {
+    const RunDirectory directory{GeneratorConfig{}};
+    RunInfo info = read_run_json(directory.path());
+    info.ranks[0].rows = rows;
+    write_run_json(directory.path(), info);
+    EXPECT_TRUE(names(directory.read(), rows < 40 ? "more_rows" : "fewer_rows", 0));
+  }
+}
+
+TEST(RunReader, WhatIsNoRegularFileIsRefusedAndNeverWaitedFor) {
+  const RunDirectory directory{GeneratorConfig{}};
+  const fs::path file = directory.path() / "rank1.phases.npy";
+  const auto refused = [&] {
+    const auto run = directory.read();
+    return names(run, "damaged_file", 1) &&
+           run.problems[0].text == "rank1.phases.npy: is not a regular file";
+  };
+  fs::remove(file);
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  EXPECT_TRUE(refused());
+  fs::remove(file);
+  fs::create_directory(file);
+  EXPECT_TRUE(refused());
+  fs::remove(directory.path() / "run.json");
+  ASSERT_EQ(mkfifo((directory.path() / "run.json").c_str(), 0600), 0);
+  EXPECT_THROW(directory.read(), RecordError);
+}
+
+TEST(RunReader, StampsThatNoRunCanHaveAreDamageAndLeftOut) {
+  const auto dispatches = [](const GeneratedRun& generated) {
+    const RunDirectory directory(generated);
+    EXPECT_TRUE(names(directory.read(), "stamps_out_of_range"));
+    const Summary summary = directory.summary();
+    EXPECT_EQ(summary.exit_code, kExitRunFailed);
+    return summary.document["cases"][0]["metrics"]["launch_skew_ns"]["n"].get<int>();
+  };
+  constexpr std::int64_t kHour = 3'600'000'000'000;
+  GeneratedRun within = generate_run({});
+  within.rows[0][5].dispatch_end_ns += kHour;
+  EXPECT_EQ(dispatches(within), 37);
+  GeneratedRun whole = generate_run({});  // a whole row elsewhere
+  PhaseRow& row = whole.rows[0][5];
+  for (std::int64_t* stamp :
+       {&row.coupling_begin_ns, &row.accept_seen_ns, &row.inputs_begin_ns, &row.inputs_end_ns,
+        &row.dispatch_begin_ns, &row.dispatch_end_ns, &row.launch_begin_ns, &row.launch_end_ns}) {
+    *stamp += 2 * kHour;
+  }
+  row.flags &= ~std::uint32_t{kFlagModelledDevice};
+  EXPECT_EQ(dispatches(whole), 37);
+  GeneratorConfig later;  // a rank on another clock
+  later.start_ns += 3 * kHour;
+  GeneratedRun mixed = generate_run({});
+  mixed.rows[1] = generate_run(later).rows[1];
+  EXPECT_EQ(dispatches(mixed), 0);
+  GeneratedRun extreme = generate_run({});
+  extreme.rows[1][8].first_all_reduce_own_ns = INT64_MIN;
+  extreme.rows[1][8].first_all_reduce_last_seen_ns = INT64_MAX;
+  EXPECT_EQ(dispatches(extreme), 37);
 }
 
 TEST(RunReader, AnIncompleteRunSaysWhichRankEndedWhere) {
@@ -190,8 +325,8 @@ TEST(RunReader, AFileOfOtherFieldsIsReadByName) {
                        std::ios::binary);
     file << npy_header(fields, sizeof(Short), rows.size());
     for (const PhaseRow& row : rows) {
-      const Short out{row.step, row.case_index, row.dispatch_begin_ns, row.sequence,
-                      row.dispatch_end_ns};
+      const Short out{row.step, row.case_index, row.dispatch_begin_ns + rank, row.sequence,
+                      row.dispatch_end_ns + rank};
       file.write(reinterpret_cast<const char*>(&out), sizeof out);
     }
   }

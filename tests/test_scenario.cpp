@@ -60,6 +60,8 @@ layers = 5
 layer_us = 12
 nodes_per_layer = 7
 all_reduce = "nccl"
+fills = "baked"
+pdl = true
 [inject]
 where = "before_launch"
 victim = 3
@@ -93,6 +95,8 @@ record.all_reduces = "first"
   expected.layer_us = 12;
   expected.nodes_per_layer = 7;
   expected.all_reduce = "nccl";
+  expected.fills = "baked";
+  expected.pdl = true;
   expected.inject_where = "before_launch";
   expected.inject_victim = 3;
   expected.inject_delay_us = 7.5;

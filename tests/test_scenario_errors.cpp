@@ -130,6 +130,8 @@ TEST_F(ScenarioErrorsTest, AWordOutsideTheAllowedSetIsNamedWithTheSet) {
       "aten, page_table_kernel, fused, fused_in_graph");
   EXPECT_THAT(error_in("[body]\nall_reduce = \"two_trees\"\n"),
               HasSubstr("allowed: one_shot_pull, nccl"));
+  EXPECT_THAT(error_in("[body]\nfills = \"bake\"\n"),
+              HasSubstr("(did you mean \"baked\"?); allowed: persistent, baked"));
   EXPECT_THAT(error_in("[step]\nmode = \"\"\n"), HasSubstr("allowed: decode"));
 }
 

@@ -163,14 +163,18 @@ std::string npy_header(std::span<const NpyField> fields, std::size_t row_size, s
 
 NpyFile::NpyFile(const std::filesystem::path& path) {
   const std::string file = path.string();
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A FIFO would block the open until somebody writes.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     throw RecordError(fmt::format("{}: cannot be opened: {}", file, std::strerror(errno)),
                       kExitRunFailed);
   }
   struct stat status {};
   int error = fstat(fd, &status) == 0 ? 0 : errno;
-  if (error == 0 && !S_ISREG(status.st_mode)) error = EINVAL;
+  if (error == 0 && !S_ISREG(status.st_mode)) {
+    close(fd);
+    throw RecordError(fmt::format("{}: is not a regular file", file), kExitRunFailed);
+  }
   if (error == 0 && status.st_size > 0) {
     map_bytes_ = static_cast<std::size_t>(status.st_size);
     void* map = mmap(nullptr, map_bytes_, PROT_READ, MAP_SHARED, fd, 0);

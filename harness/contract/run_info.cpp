@@ -202,6 +202,12 @@ RunInfo read_run_json(const std::filesystem::path& run_directory) {
                                   run_directory.string()),
                       kExitUsage);
   }
+  // Before it is opened: a FIFO would block.
+  if (!std::filesystem::is_regular_file(path, error)) {
+    throw RecordError(fmt::format("{}: is not a regular file, so this is no tpjitter run directory",
+                                  path.string()),
+                      kExitUsage);
+  }
   std::ifstream stream(path, std::ios::binary);
   std::ostringstream text;
   text << stream.rdbuf();

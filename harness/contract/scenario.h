@@ -42,6 +42,8 @@ struct CaseConfig {
   double layer_us = 10.0;
   std::int64_t nodes_per_layer = 4;
   std::string all_reduce = "one_shot_pull";
+  std::string fills = "persistent";
+  bool pdl = false;
   // [inject]
   std::string inject_where = "none";
   std::int64_t inject_victim = 0;
@@ -56,6 +58,8 @@ struct CaseConfig {
 
   bool operator==(const CaseConfig&) const = default;
 };
+
+inline constexpr int kMaxWorldSize = 64;
 
 struct Scenario {
   std::string name;  // file stem

@@ -23,7 +23,7 @@ const ScenarioField kFields[] = {
      "What the scenario stands for.", true},
     {"source", "", "", &S::source, OneLine{},
      "Where the sizes come from.", true},
-    {"world_size", "", "ranks", &S::world_size, IntegerLimits{1, 64},
+    {"world_size", "", "ranks", &S::world_size, IntegerLimits{1, kMaxWorldSize},
      "Rank processes, one GPU each."},
 
     {"step.mode", "", "", &C::mode, Choices{{"decode", "speculative"}},
@@ -78,10 +78,14 @@ const ScenarioField kFields[] = {
      "Graph nodes of a layer: attention, load, two all-reduces, and small kernels for the rest."},
     {"body.all_reduce", "", "", &C::all_reduce, Choices{{"one_shot_pull", "nccl"}},
      "All-reduce kernel of the body."},
+    {"body.fills", "fills_", "", &C::fills, Choices{{"persistent", "baked"}},
+     "Counters and scales of the full-attention layers: `persistent` buffers, set up once, or three fill kernels a layer `baked` into every graph."},
+    {"body.pdl", "pdl", "", &C::pdl, {},
+     "Programmatic dependent launch of the body's kernels, but for the all-reduces."},
 
     {"inject.where", "inject_", "", &C::inject_where, Choices{{"none", "before_dispatch", "before_launch"}},
      "Where the victim's host is delayed, to test that the report finds it."},
-    {"inject.victim", "victim", "", &C::inject_victim, IntegerLimits{0, 63},
+    {"inject.victim", "victim", "", &C::inject_victim, IntegerLimits{0, kMaxWorldSize - 1},
      "Rank that is delayed, below world_size."},
     {"inject.delay_us", "delay_us", "us", &C::inject_delay_us, NumberLimits{0, 1'000'000},
      "Length of each delay."},
@@ -323,7 +327,8 @@ ConfigError scenario_error(std::string_view place, std::string_view key, std::st
 
 std::string nearest_word(std::string_view word, std::span<const std::string> candidates) {
   if (word.size() > 64) return {};
-  const std::size_t limit = std::max<std::size_t>(2, word.size() / 3);
+  // More than half of a short word changed is another word.
+  const std::size_t limit = std::min(std::max<std::size_t>(2, word.size() / 3), word.size() / 2);
   std::string best;
   std::size_t best_distance = limit + 1;
   for (const std::string& candidate : candidates) {

@@ -156,7 +156,13 @@ CaseChecks CudaBackend::finish_block(std::span<PhaseRow> rows) {
   }
   fetch_stamps(*case_, first, end, drained_);
   fill_device_fields(*case_, drained_, context_.rank, rows);
-  return checker_->check(drained_.graphs, rows);
+  CaseChecks checks = checker_->check(drained_.graphs, rows);
+  const std::string counters = end > first ? case_->counter_fault(context_.rank, end - 1) : "";
+  if (!counters.empty()) {
+    ++checks.checksum_failures;
+    if (checks.first_failure.empty()) checks.first_failure = counters;
+  }
+  return checks;
 }
 
 }  // namespace

@@ -103,6 +103,14 @@ CudaCase::CudaCase(const CaseConfig& c, const RankContext& context)
     for (auto& input : nccl_inputs) input = DeviceBuffer<std::byte>(reduced.size());
   }
   state = zeroed<kernels::DecodeBodyState>(1);
+  // Sized once for the largest batch: a buffer that grew later would free what graphs point to.
+  attention_counters =
+      zeroed<std::int32_t>(size_of(kernels::attention_counter_rows(max_batch, plan.query_len)));
+  kv_scales = uploaded(std::vector<float>(2, 1.0f));
+  if (config.fills == "baked") {  // nothing but the fills makes these right
+    check_cuda(cudaMemset(attention_counters.data(), 0x7f, attention_counters.size_bytes()));
+    check_cuda(cudaMemset(kv_scales.data(), 0x7f, kv_scales.size_bytes()));
+  }
 
   const std::int64_t stamps = ring_capacity * ring().all_reduces_per_replay;
   if (stamps * std::int64_t{sizeof(kernels::AllReduceStamp)} > kMaxRingBytes) {
@@ -180,6 +188,23 @@ void CudaCase::poison_outputs(cudaStream_t stream) {
                                stream));
     check_cuda(cudaStreamSynchronize(stream));  // of pageable memory; prepare() only
   }
+}
+
+std::string CudaCase::counter_fault(int rank, std::int64_t step) const {
+  std::int32_t full_layers = 0;
+  for (int graph = 0; graph < plan.graphs; ++graph) full_layers += full_attention_layers(graph);
+  if (full_layers == 0) return {};  // nobody fills or counts
+  std::vector<std::int32_t> counters(attention_counters.size());
+  check_cuda(cudaMemcpy(counters.data(), attention_counters.data(), attention_counters.size_bytes(),
+                        cudaMemcpyDeviceToHost));
+  for (std::size_t row = 0; row < counters.size(); ++row) {
+    if (counters[row] == 0) continue;
+    return fmt::format(
+        "rank {}, step {}: the attention counter of row {} is {} after the block, expected 0; the "
+        "kernels must reset what they count",
+        rank, step, row, counters[row]);
+  }
+  return {};
 }
 
 }  // namespace tpjitter

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "harness/contract/scenario.h"
@@ -40,6 +41,8 @@ struct CudaCase {
   // Of the forward of a phase, in its graph.
   kernels::DecodeBodyArgs body_args(int phase, std::int32_t captured, const RankContext& context,
                                     const Communicator& communicator) const;
+  // Throws ConfigError with the size needed where the counters are too few for `rows`.
+  kernels::AttentionScratch attention_scratch(std::int64_t rows) const;
   kernels::AcceptArgs accept_args(int graph, std::int32_t captured,
                                   const Communicator& communicator) const;
   kernels::StepInputsArgs step_inputs_args() const;
@@ -54,6 +57,13 @@ struct CudaCase {
     return captured * plan.phases[phase].query_len * config.hidden_size * 2;
   }
   std::int64_t largest_all_reduce_bytes() const;
+  // Layers of a graph that use the attention scratch, and whether its first one does.
+  std::int32_t full_attention_layers(int graph) const;
+  bool fills_come_first(int graph) const;
+  // A stamp node marks the graph's begin where its first kernel is not layer 0's attention.
+  bool begins_with_stamp(int graph) const {
+    return config.path == "fused_in_graph" || fills_come_first(graph);
+  }
   // Time of a step with nobody late, for deadlines: a load kernel may last long.
   std::int64_t load_ns() const;
 
@@ -66,6 +76,9 @@ struct CudaCase {
   void stage(const StepInputs& inputs);
   // Values that no path writes, and the presets that they rely on.
   void poison_outputs(cudaStream_t stream);
+  // Every attention counter must be 0 again after a block, the stream empty; `step` is its last
+  // one. Empty, or which is not.
+  std::string counter_fault(int rank, std::int64_t step) const;
 
   CaseConfig config;
   StepPlan plan;
@@ -81,6 +94,8 @@ struct CudaCase {
   DeviceBuffer<std::int32_t> kv, swa_kv;
   DeviceBuffer<std::byte> reduced, nccl_inputs[2];  // nccl: sizes may pass the arena's
   DeviceBuffer<kernels::DecodeBodyState> state;
+  DeviceBuffer<std::int32_t> attention_counters;  // [attention_counter_rows]
+  DeviceBuffer<float> kv_scales;                  // of k and v
 
   std::int64_t ring_capacity;  // graph replays; one block of steps
   DeviceBuffer<kernels::AllReduceStamp> all_reduce_stamps;

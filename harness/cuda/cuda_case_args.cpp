@@ -1,7 +1,10 @@
 // Arguments of every kernel and rebuild of a case, over its buffers. Pointers are baked into the
 // captured graphs: everything here must stay where it is for as long as the case lives.
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "harness/contract/error.h"
 #include "harness/cuda/cuda_case.h"
 #include "harness/metadata_buffers.h"
 
@@ -83,6 +86,20 @@ kernels::StampRing CudaCase::ring() const {
   return ring;
 }
 
+kernels::AttentionScratch CudaCase::attention_scratch(std::int64_t rows) const {
+  kernels::AttentionScratch scratch;
+  scratch.counters = attention_counters.data();
+  scratch.counter_rows = static_cast<std::int64_t>(attention_counters.size());
+  for (const int i : {0, 1}) scratch.kv_scales[i] = kv_scales.data() + i;
+  if (scratch.counter_rows < rows) {
+    throw ConfigError(fmt::format(
+        "attention counters: the buffer has {} rows and a forward needs {}; size it once, for "
+        "(max running requests + 1) * max(1, draft tokens) = {} rows",
+        scratch.counter_rows, rows, kernels::attention_counter_rows(max_batch, plan.query_len)));
+  }
+  return scratch;
+}
+
 kernels::DecodeBodyArgs CudaCase::body_args(int phase, std::int32_t captured,
                                             const RankContext& context,
                                             const Communicator& communicator) const {
@@ -104,8 +121,10 @@ kernels::DecodeBodyArgs CudaCase::body_args(int phase, std::int32_t captured,
   }
   args.layer_ns = static_cast<std::int64_t>(config.layer_us * 1000.0);
   args.rank = context.rank;
-  // With the metadata kernels in the graph a stamp node comes before them instead.
-  args.stamp_begin = config.path != "fused_in_graph";
+  // With metadata or fill kernels ahead of it, a stamp node comes before them instead.
+  args.stamp_begin = !begins_with_stamp(plan.phases[phase].graph);
+  args.pdl = config.pdl;
+  args.scratch = attention_scratch(args.metadata.num_out_tokens);
   args.ring = ring();
   args.guard = communicator.guard();
   return args;
@@ -120,6 +139,7 @@ kernels::AcceptArgs CudaCase::accept_args(int graph, std::int32_t captured,
   args.seed = shape.seed;
   args.live_rows = std::min(captured, shape.live_batch);
   args.end_of_step = graph + 1 == plan.graphs;
+  args.pdl = config.pdl;
   args.ring = ring();
   args.guard = communicator.guard();
   return args;
@@ -153,6 +173,22 @@ std::int32_t CudaCase::layers_of_graph(int graph) const {
   std::int32_t layers = 0;
   for (const PlannedPhase& phase : plan.phases) layers += phase.graph == graph ? phase.layers : 0;
   return layers;
+}
+
+std::int32_t CudaCase::full_attention_layers(int graph) const {
+  std::int32_t layer = 0;
+  std::int32_t full = 0;
+  for (int p = plan.first_phase(graph); p < plan.last_phase(graph); ++p) {
+    for (const int end = layer + plan.phases[p].layers; layer < end; ++layer) {
+      if (!kernels::layer_is_sliding(plan.phases[p].swa, layer)) ++full;
+    }
+  }
+  return full;
+}
+
+bool CudaCase::fills_come_first(int graph) const {
+  return config.fills == "baked" &&
+         !kernels::layer_is_sliding(plan.phases[plan.first_phase(graph)].swa, 0);
 }
 
 std::int64_t CudaCase::largest_all_reduce_bytes() const {

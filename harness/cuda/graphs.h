@@ -12,9 +12,9 @@
 
 namespace tpjitter {
 
-// What `enqueue` puts on the stream as an instantiated and uploaded graph.
+// What `enqueue` puts on the stream, as a graph.
 template <class Enqueue>
-GraphExec capture_graph(cudaStream_t stream, Enqueue enqueue) {
+Graph capture_nodes(cudaStream_t stream, Enqueue enqueue) {
   // Thread-local: NCCL's threads may call the runtime meanwhile.
   check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   cudaGraph_t captured = nullptr;
@@ -26,7 +26,13 @@ GraphExec capture_graph(cudaStream_t stream, Enqueue enqueue) {
     throw;
   }
   check_cuda(cudaStreamEndCapture(stream, &captured));
-  const Graph graph(captured);
+  return Graph(captured);
+}
+
+// The same, instantiated and uploaded.
+template <class Enqueue>
+GraphExec capture_graph(cudaStream_t stream, Enqueue enqueue) {
+  const Graph graph = capture_nodes(stream, enqueue);
   cudaGraphExec_t exec = nullptr;
   check_cuda(cudaGraphInstantiate(&exec, graph.get(), 0));
   GraphExec owner(exec);
@@ -35,7 +41,12 @@ GraphExec capture_graph(cudaStream_t stream, Enqueue enqueue) {
 }
 
 // One graph of a step at a captured batch size: the forwards of its phases, with their metadata
-// kernels first when the path is in the graph.
+// kernels first when the path is in the graph, and with baked fills three fill nodes before the
+// attention of each full-attention layer. Throws ConfigError where the case's buffers are too small.
+// enqueue_step_graph puts the nodes on a stream that captures.
+void enqueue_step_graph(const CudaCase& c, int graph, std::int32_t captured,
+                        const RankContext& context, Communicator& communicator,
+                        cudaStream_t stream);
 GraphExec capture_step_graph(const CudaCase& c, int graph, std::int32_t captured,
                              const RankContext& context, Communicator& communicator,
                              cudaStream_t stream);

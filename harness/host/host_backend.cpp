@@ -253,6 +253,7 @@ int host_capacity(std::string* reason) {
 Json host_model() { return DeviceModel{}.to_json(); }
 
 std::string host_skip_reason(const CaseConfig& config, int) {
+  if (config.pdl) return "body.pdl needs a GPU: the model has no launch latency between nodes";
   if (config.all_reduce == "nccl") {
     return "all_reduce = \"nccl\" needs GPUs; the host backend models one_shot_pull only";
   }

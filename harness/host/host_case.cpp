@@ -7,21 +7,35 @@ namespace {
 
 using kernels::DecodeMetadataArgs;
 
+// Baked fills of a full-attention layer: counters, scales of k and v.
+constexpr std::int64_t kFillsOfALayer = 3;
+
 // The model of a captured body: attention, all-reduce, load, all-reduce a layer of each forward;
-// then the node that ends the graph.
+// then the node that ends the graph. A baked fill
+// is a filler node.
 ModelledGraph model_graph(const CaseConfig& config, const StepPlan& plan, int g,
                           const DeviceModel& m, int world_size) {
   const PlannedPhase& first = plan.phases[plan.first_phase(g)];
   const int forwards = plan.last_phase(g) - plan.first_phase(g);
   std::int64_t layers = 0;
-  for (int i = plan.first_phase(g); i < plan.last_phase(g); ++i) layers += plan.phases[i].layers;
+  std::int64_t full_layers = 0;
+  for (int i = plan.first_phase(g); i < plan.last_phase(g); ++i) {
+    for (int end = static_cast<int>(layers) + plan.phases[i].layers; layers < end; ++layers) {
+      full_layers += !kernels::layer_is_sliding(plan.phases[i].swa, static_cast<int>(layers));
+    }
+  }
+  const bool baked = config.fills == "baked";
+  const std::int64_t fills = baked ? full_layers * kFillsOfALayer : 0;
+  // Those before the first all-reduce.
+  const std::int64_t first_fills =
+      baked && !kernels::layer_is_sliding(first.swa, 0) ? kFillsOfALayer : 0;
   const std::int64_t rebuilds = config.path == "fused_in_graph" ? forwards : 0;
-  const std::int64_t nodes = layers * config.nodes_per_layer + 1 + rebuilds;
+  const std::int64_t nodes = layers * config.nodes_per_layer + 1 + rebuilds + fills;
   const std::int64_t bytes = body_shape(config, first, world_size).all_reduce_elements * 2;
 
   ModelledGraph graph;
   graph.host_ns = m.graph_launch_host_ns + nodes * m.graph_launch_host_per_1000_nodes_ns / 1000;
-  graph.lead_ns = m.attention_ns + rebuilds * m.metadata_kernel_ns;
+  graph.lead_ns = m.attention_ns + rebuilds * m.metadata_kernel_ns + first_fills * m.filler_node_ns;
   graph.transfer_ns = m.transfer_ns(bytes);
   graph.all_reduces = static_cast<std::int32_t>(layers * kernels::kAllReducesPerLayer);
   const std::int64_t all_reduce_ns = graph.transfer_ns + (world_size > 1 ? m.flight_ns : 0);
@@ -30,7 +44,8 @@ ModelledGraph model_graph(const CaseConfig& config, const StepPlan& plan, int g,
   const auto load_ns = static_cast<std::int64_t>(config.layer_us * 1000.0);
   const std::int64_t layer_ns = m.attention_ns + load_ns + filler_ns + 2 * all_reduce_ns;
   // Everything after the first all-reduce of the first layer.
-  graph.rest_ns = layer_ns * layers - m.attention_ns - all_reduce_ns + m.accept_ns;
+  graph.rest_ns = layer_ns * layers - m.attention_ns - all_reduce_ns + m.accept_ns +
+                  (fills - first_fills) * m.filler_node_ns;
   return graph;
 }
 

@@ -1,0 +1,168 @@
+#include "reports/record_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+#include <set>
+
+#include "reports/stamps.h"
+
+namespace tpjitter {
+namespace {
+
+constexpr std::size_t kMaxFollowedLaunches = 1u << 16;
+
+// Without overflow, whatever the stamps hold.
+std::uint64_t distance_ns(std::int64_t a, std::int64_t b) {
+  const auto x = static_cast<std::uint64_t>(a), y = static_cast<std::uint64_t>(b);
+  return a > b ? x - y : y - x;
+}
+
+// Every stamp that was taken lies near the first one that was.
+bool together(std::initializer_list<std::int64_t> stamps) {
+  std::optional<std::int64_t> first;
+  for (const std::int64_t stamp : stamps) {
+    if (stamp == 0) continue;
+    if (first && distance_ns(stamp, *first) > kMaxDurationNs) return false;
+    if (!first) first = stamp;
+  }
+  return true;
+}
+
+std::optional<std::int64_t> inject_victim(const RunCase& c) {
+  if (!c.values.is_object() || !c.values.contains("inject")) return std::nullopt;
+  const Json& inject = c.values["inject"];
+  if (!inject.is_object() || !inject.contains("victim") || !inject["victim"].is_number_integer()) {
+    return std::nullopt;
+  }
+  return inject["victim"].get<std::int64_t>();
+}
+
+void add(const char* code, std::string text, std::optional<int> rank, Run* run) {
+  run->problems.push_back({code, std::move(text), rank});
+}
+
+}  // namespace
+
+std::optional<std::int64_t> first_host_stamp(const PhaseRow& row) {
+  for (const std::int64_t stamp :
+       {row.accept_seen_ns, row.dispatch_begin_ns, row.dispatch_end_ns, row.launch_begin_ns}) {
+    if (stamp != 0) return stamp;
+  }
+  return std::nullopt;
+}
+
+bool stamps_in_range(const PhaseRow& row) {
+  const bool modelled = (row.flags & kFlagModelledDevice) != 0;
+  for (const std::int64_t duration :
+       {row.all_reduce_wait_sum_ns, row.all_reduce_wait_max_ns, row.injected_ns}) {
+    if (distance_ns(duration, 0) > kMaxDurationNs) return false;
+  }
+  return together({row.coupling_begin_ns, row.accept_seen_ns, row.inputs_begin_ns,
+                   row.inputs_end_ns, row.dispatch_begin_ns, row.dispatch_end_ns,
+                   row.launch_begin_ns, row.launch_end_ns,
+                   modelled ? row.first_all_reduce_own_ns : 0}) &&
+         together({row.gpu_begin_ns, row.gpu_end_ns, row.first_all_reduce_own_ns,
+                   row.first_all_reduce_last_seen_ns, row.first_all_reduce_end_ns});
+}
+
+bool ClockCheck::in_range(const PhaseRow& row) {
+  if (!stamps_in_range(row)) return false;
+  const auto stamp = first_host_stamp(row);
+  const auto launch = static_cast<std::size_t>(row.launch);
+  if (!stamp || row.launch < 0 || launch >= kMaxFollowedLaunches) return true;
+  if (launch >= starts_->size()) starts_->resize(launch + 1);
+  std::optional<std::int64_t>& start = (*starts_)[launch];
+  const auto before = row.launch == launch_ && last_ ? last_ : start;
+  if (before && distance_ns(*stamp, *before) > kMaxDurationNs) return false;
+  if (!start) start = stamp;
+  launch_ = row.launch;
+  last_ = stamp;
+  return true;
+}
+
+void check_owner(int rank, bool has_last_peer, Run* run) {
+  const RankRows& rows = run->ranks[static_cast<std::size_t>(rank)];
+  std::uint64_t own_peer = 0, no_peer = 0, injected = 0;
+  for (std::size_t c = 0; c < run->info.cases.size(); ++c) {
+    const auto victim = inject_victim(run->info.cases[c]);
+    for (const std::uint32_t number : rows.rows_of_case[c]) {
+      const PhaseRow& row = rows.rows[number];
+      const std::int32_t peer = row.first_all_reduce_last_peer;
+      if (peer < -1 || peer >= run->info.world_size) ++no_peer;
+      if (run->info.world_size > 1 && peer == rank && wait_ns(row)) ++own_peer;
+      if (row.injected_ns > 0 && victim && *victim != rank) ++injected;
+    }
+  }
+  const std::string file = fmt::format("rank{}.phases.npy", rank);
+  if (has_last_peer && own_peer > 0) {
+    add("foreign_rank",
+        fmt::format("{}: {} rows name this rank as its own peer: the file belongs to another rank",
+                    file, own_peer),
+        rank, run);
+  }
+  if (has_last_peer && no_peer > 0) {
+    add("foreign_rank",
+        fmt::format("{}: {} rows name a peer that the run does not have (world_size {}): the file "
+                    "belongs to another run",
+                    file, no_peer, run->info.world_size),
+        rank, run);
+  }
+  if (injected > 0) {
+    add("foreign_rank",
+        fmt::format("{}: {} rows carry an injected delay, but this rank is not the case's "
+                    "inject.victim: the file belongs to another rank",
+                    file, injected),
+        rank, run);
+  }
+}
+
+void check_copies(Run* run) {
+  for (std::size_t b = 1; b < run->ranks.size(); ++b) {
+    const auto& rows = run->ranks[b].rows;
+    if (run->ranks[b].written == 0) continue;
+    for (std::size_t a = 0; a < b; ++a) {
+      const auto& other = run->ranks[a].rows;
+      if (other.size() != rows.size() ||
+          std::memcmp(other.data(), rows.data(), rows.size_bytes()) != 0) {
+        continue;
+      }
+      add("copied_rank",
+          fmt::format("rank{}.phases.npy and rank{}.phases.npy hold the same rows: one is a copy",
+                      a, b),
+          static_cast<int>(b), run);
+      break;
+    }
+  }
+}
+
+void check_run_info(Run* run) {
+  const RunInfo& info = run->info;
+  std::set<int> ranks;
+  for (const RunRank& r : info.ranks) {
+    if (ranks.insert(r.rank).second) continue;
+    add("duplicate_rank", fmt::format("run.json lists rank {} twice", r.rank), r.rank, run);
+  }
+  for (const RunLaunch& launch : info.launches) {
+    if (info.status == "complete" && launch.status != "complete") {
+      add("incomplete_launch",
+          fmt::format("run.json says complete, but its launch {} is {}", launch.index,
+                      launch.status),
+          std::nullopt, run);
+    }
+    const auto foreign =
+        std::find_if(launch.order.begin(), launch.order.end(), [&](const RunOrderEntry& e) {
+          return e.case_index < 0 || e.case_index >= static_cast<int>(info.cases.size());
+        });
+    if (foreign != launch.order.end()) {
+      add("foreign_order",
+          fmt::format("run.json: the order of launch {} names case {}, there are {} cases",
+                      launch.index, foreign->case_index, info.cases.size()),
+          std::nullopt, run);
+    }
+  }
+}
+
+}  // namespace tpjitter

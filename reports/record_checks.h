@@ -1,0 +1,43 @@
+// Checks of a record that go beyond one row's fields: does a file belong to its rank, are the
+// stamps possible at all, does run.json agree with itself. Swapped files would blame the wrong
+// rank without any other sign, so they are damage and never guessed around.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "reports/run_reader.h"
+
+namespace tpjitter {
+
+// No step of a run lasts this long; a difference beyond it is a stamp of another clock or damage.
+inline constexpr std::uint64_t kMaxDurationNs = 3'600'000'000'000;  // 1 h
+
+// First host stamp of a row; nullopt if it has none.
+std::optional<std::int64_t> first_host_stamp(const PhaseRow& row);
+
+// Are all durations within the row at most kMaxDurationNs?
+bool stamps_in_range(const PhaseRow& row);
+
+// Follows a rank's host clock from row to row, and against the ranks read before it.
+class ClockCheck {
+ public:
+  // `starts`: [launch], the first stamp of the ranks before; new launches are appended.
+  explicit ClockCheck(std::vector<std::optional<std::int64_t>>* starts) : starts_(starts) {}
+  bool in_range(const PhaseRow& row);
+
+ private:
+  std::vector<std::optional<std::int64_t>>* starts_;
+  std::int32_t launch_ = -1;
+  std::optional<std::int64_t> last_;
+};
+
+// Rows that can only be of another rank; appends to `run->problems`.
+void check_owner(int rank, bool has_last_peer, Run* run);
+// Two ranks with the same bytes.
+void check_copies(Run* run);
+// run.json against itself: launches, order, ranks.
+void check_run_info(Run* run);
+
+}  // namespace tpjitter
