@@ -164,9 +164,9 @@ std::string ControlSegment::latest_result(int k) {
     if (n == 0) return {};
     const char* text = result(k, n).data();
     std::string copy(text, strnlen(text, kResultBytes));
-    // Two texts alternate: the copy is whole unless the rank has begun its second one since.
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (rank(k).results.load(std::memory_order_relaxed) == n) return copy;
+    // Two texts alternate: the copy is whole unless the rank has begun its second one since. A
+    // read-modify-write, so that the copy is not read after it.
+    if (rank(k).results.fetch_add(0, std::memory_order_acq_rel) == n) return copy;
   }
 }
 

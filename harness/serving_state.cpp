@@ -69,8 +69,8 @@ ServingShape ServingShape::of(const CaseConfig& config) {
       config.max_context_tokens > 0 ? config.max_context_tokens : config.context_tokens + 1024;
   s.max_context = round_up(room, config.page_size);
   s.max_seq_pages = static_cast<std::int32_t>(s.max_context / config.page_size);
-  if (s.max_context < config.context_tokens + reach(s)) {
-    throw ConfigError("shape.max_context_tokens: " + std::to_string(room) +
+  if (room < config.context_tokens + reach(s)) {
+    throw ConfigError("key `shape.max_context_tokens`: " + std::to_string(room) +
                       " leaves no room for the tokens of a step after context_tokens; allowed: " +
                       std::to_string(config.context_tokens + reach(s)) + " or more");
   }
