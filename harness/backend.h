@@ -38,7 +38,7 @@ class Backend {
   // case's first inputs. Collective: every rank calls it with the same case. Throws on failure.
   virtual CaseChecks prepare(const CaseConfig& config) = 0;
 
-  // Calls, launches, copies and syncs of one rebuild of the prepared case's path.
+  // Calls, launches, copies and syncs of a step's rebuilds, and of each (path_operations.h).
   virtual Json operations() const = 0;
 
   // One decode step, `rows.size()` = phases of the step. `step` counts from 0 with the first

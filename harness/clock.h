@@ -7,7 +7,7 @@
 
 namespace tpjitter {
 
-// One stamp. About 40 ns in a virtual machine, 20 ns on bare metal (vDSO); bench_launch prints it.
+// One stamp: 27 to 34 ns on a virtual machine with an H200 (2026-11); bench_launch prints it.
 inline std::int64_t now_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC_RAW, &t);

@@ -16,7 +16,6 @@
 
 namespace tpjitter {
 
-inline constexpr int kMaxRanks = 128;
 inline constexpr std::size_t kExchangeBytes = 1024;
 inline constexpr std::size_t kResultBytes = 2u << 20;  // JSON text that a rank leaves
 inline constexpr int kArrivalRing = 64;  // modelled all-reduces in flight, a power of two

@@ -270,7 +270,6 @@ void Supervisor::end_others() {
 
 LaunchOutcome Supervisor::run() {
   for (int k = 0; k < static_cast<int>(children_.size()); ++k) start(k);
-
   try {
     while (reap() && !failure_) {
       for (int k = 0; k < static_cast<int>(children_.size()); ++k) drain(k);

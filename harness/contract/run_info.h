@@ -30,7 +30,8 @@ struct RunCase {
   std::optional<bool> bit_equal;   // all paths equal the reference before timing
   std::int64_t steps_checked = 0;  // steps whose checksum was compared, all ranks
   std::int64_t checksum_failures = 0;
-  Json operations = nullptr;  // {"calls","kernel_launches","copies","syncs"} of one rebuild
+  // {"calls","kernel_launches","copies","syncs"} of a step's rebuilds; "phases": of each rebuild.
+  Json operations = nullptr;
 };
 
 struct RunOrderEntry {

@@ -247,7 +247,7 @@ std::unique_ptr<Backend> make_host_backend(const RankContext& context) {
 
 int host_capacity(std::string* reason) {
   *reason = "the host backend carries that many rank processes";
-  return kMaxRanks;
+  return kMaxWorldSize;
 }
 
 Json host_model() { return DeviceModel{}.to_json(); }
