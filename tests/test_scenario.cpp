@@ -218,7 +218,7 @@ TEST(ScenarioJson, KeysAreGroupedByTableAndAbsentOnesGetTheirDefault) {
   EXPECT_EQ(values["shape"]["batch_size"], 8);
   EXPECT_EQ(values["inject"]["where"], "none");
   EXPECT_EQ(values["shape"]["capture_batch_sizes"], Json::array());
-  EXPECT_EQ(values.size(), 5u);
+  EXPECT_EQ(values.size(), 6u);
   EXPECT_EQ(case_from_json(Json::object()), CaseConfig{});
   EXPECT_EQ(case_from_json(Json::parse(R"({"shape": {"layers": 3, "later_key": 1}})")).layers, 3);
 }

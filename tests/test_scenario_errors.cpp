@@ -65,7 +65,7 @@ TEST_F(ScenarioErrorsTest, AnUnknownKeyIsNamedWithTheKeyThatWasMeant) {
   EXPECT_THAT(error_in("page_size = 64\n"), HasSubstr("did you mean `shape.page_size`?"));
   EXPECT_THAT(error_in("[shapes]\n"),
               HasSubstr("allowed: summary, source, world_size, [step], [shape], [body], [inject], "
-                        "[sampling]"));
+                        "[noise], [sampling]"));
   EXPECT_THAT(error_in("[body]\nzzzzzzzzzz = 1\n"), Not(HasSubstr("did you mean")));
   EXPECT_THAT(error_in("\"shape.page_size\" = 64\n"), HasSubstr("unknown key"));
   EXPECT_THAT(error_in("\"a\\nb\" = 64\n"), HasSubstr("key `a\\x0ab`: unknown key"));

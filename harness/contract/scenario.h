@@ -17,13 +17,18 @@ struct CaseConfig {
   // [step]
   std::string mode = "decode";
   std::string path = "fused";
+  std::string composition = "single";
+  std::string execution = "graph";
+  std::string read_done = "post_replay";
   std::int64_t draft_steps = 3;
+  std::int64_t topk = 1;
   std::int64_t draft_tokens = 4;
   bool draft_swa = false;
   std::string draft_extend = "strided";
   std::string graph_layout = "merged";
   std::string loop = "coupled";
   std::int64_t run_ahead_depth = 2;
+  std::string coupling = "own";
   std::string coupling_wait = "d2h_event";
   bool seq_lens_sync = false;
   std::int64_t op_overhead_ns = 0;
@@ -46,10 +51,14 @@ struct CaseConfig {
   bool pdl = false;
   // [inject]
   std::string inject_where = "none";
+  std::string inject_pattern = "fixed";
   std::int64_t inject_victim = 0;
   double inject_delay_us = 0;
   std::int64_t inject_every_steps = 1;
   std::int64_t inject_seed = 1;
+  // [noise]
+  std::string noise_kind = "none";
+  std::int64_t noise_threads = 1;
   // [sampling]
   std::int64_t warmup_steps = 20;
   std::int64_t steps = 400;

@@ -36,7 +36,7 @@ struct NumberLimits {  // finite
   double max;
 };
 struct Choices {
-  std::array<const char*, 8> values;  // ends at the first null
+  std::array<const char*, 12> values;  // ends at the first null
 };
 struct OneLine {};  // text that is not empty, on one line
 using FieldLimits = std::variant<std::monostate, IntegerLimits, NumberLimits, Choices, OneLine>;
