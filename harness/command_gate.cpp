@@ -1,0 +1,154 @@
+// `tpjitter gate`, `compare` and `baseline make`: flags, files and the exit code. Reports are
+// written before the exit code is returned, so that a red gate still explains itself.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+
+#include "harness/contract/error.h"
+#include "harness/output_file.h"
+#include "harness/subcommands.h"
+#include "reports/baseline.h"
+#include "reports/gate.h"
+#include "reports/gate_exports.h"
+#include "reports/google_benchmark.h"
+
+namespace tpjitter {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct GateRequest {
+  std::vector<fs::path> runs, baselines;
+  fs::path thresholds, junit, markdown, output;
+  std::vector<std::string> allow;
+  std::string annotations;
+  bool json = false, init = false;
+};
+
+std::string today() {
+  const std::chrono::year_month_day date(
+      std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now()));
+  return fmt::format("{:04}-{:02}-{:02}", static_cast<int>(date.year()),
+                     static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()));
+}
+
+// Both sides Google Benchmark's JSON, or neither.
+bool of_benchmarks(const GateRequest& request) {
+  std::size_t files = 0;
+  for (const auto* side : {&request.runs, &request.baselines}) {
+    for (const fs::path& path : *side) files += is_benchmark_file(path);
+  }
+  if (files == 0) return false;
+  if (files != request.runs.size() + request.baselines.size() || request.baselines.empty()) {
+    throw ConfigError(
+        "gate: Google Benchmark files are compared with Google Benchmark files only; "
+        "pass them for the contender and for --baseline");
+  }
+  return true;
+}
+
+GateResult judge(const GateRequest& request) {
+  GateOptions options;
+  options.built_in = request.thresholds.empty();
+  options.allow = request.allow;
+  options.today = today();
+  if (of_benchmarks(request)) {
+    options.thresholds = options.built_in
+                             ? default_benchmark_thresholds()
+                             : load_thresholds(request.thresholds, benchmark_metrics());
+    return evaluate_benchmarks(read_benchmarks(request.baselines), read_benchmarks(request.runs),
+                               options);
+  }
+  const LaunchSet contender = read_sides(request.runs);
+  std::optional<LaunchSet> baseline;
+  if (!request.baselines.empty()) baseline = read_sides(request.baselines);
+  options.thresholds = options.built_in ? default_thresholds(gate_metrics(), contender.backend)
+                                        : load_thresholds(request.thresholds, gate_metrics());
+  return evaluate_gate(baseline ? &*baseline : nullptr, contender, options);
+}
+
+int gate_command(const GateRequest& request) {
+  const GateResult result = judge(request);
+  if (request.json) {
+    fmt::print("{}", json_text(gate_json(result)));
+  } else {
+    fmt::print("{}", gate_text(result));
+  }
+  if (!request.annotations.empty()) fmt::print("{}", gate_annotations(result, request.annotations));
+  std::fflush(stdout);
+  if (!request.junit.empty()) write_output_file(request.junit, gate_junit(result), "--junit");
+  if (!request.markdown.empty()) {
+    write_output_file(request.markdown, gate_markdown(result), "--markdown");
+  }
+  return result.exit_code;
+}
+
+int init_command(const GateRequest& request) {
+  const std::string text = thresholds_with_noise(read_sides(request.runs));
+  if (request.output.empty()) {
+    fmt::print("{}", text);
+  } else {
+    write_output_file(request.output, text, "-o");
+  }
+  return kExitPass;
+}
+
+}  // namespace
+
+void add_gate_commands(CLI::App& app, int& exit_code) {
+  auto request = std::make_shared<GateRequest>();
+  CLI::App* gate = app.add_subcommand(
+      "gate", "Verdict on a run against a baseline and thresholds, as an exit code");
+  gate->add_option("run", request->runs, "Run directories of the contender")->required();
+  gate->add_option("--baseline", request->baselines, "Run directories or baseline files");
+  gate->add_option("--thresholds", request->thresholds, "Thresholds file, TOML");
+  gate->add_option("--allow", request->allow, "Key that may differ, repeatable")
+      ->allow_extra_args(false);
+  gate->add_option("--junit", request->junit, "JUnit XML file to write");
+  gate->add_option("--markdown", request->markdown, "Markdown file to write");
+  gate->add_option("--annotations", request->annotations,
+                   "Also print annotations as this CI system reads them")
+      ->check(CLI::IsMember({"github"}));
+  gate->add_flag("--json", request->json, "Result as JSON");
+  gate->add_flag("--init", request->init, "Print thresholds with this run's noise instead");
+  gate->add_option("-o", request->output, "File for --init");
+  gate->callback([request, &exit_code] {
+    exit_code = request->init ? init_command(*request) : gate_command(*request);
+  });
+
+  auto sides = std::make_shared<GateRequest>();
+  sides->runs.resize(1);
+  sides->baselines.resize(1);
+  CLI::App* compare = app.add_subcommand("compare", "What changed from one run to another");
+  compare->add_option("base", sides->baselines[0], "Run directory or baseline file")->required();
+  compare->add_option("contender", sides->runs[0], "Run directory or baseline file")->required();
+  compare->add_option("--thresholds", sides->thresholds, "Thresholds file, TOML");
+  compare->add_option("--allow", sides->allow, "Key that may differ, repeatable")
+      ->allow_extra_args(false);
+  compare->add_flag("--json", sides->json, "Result as JSON");
+  compare->callback([sides, &exit_code] { exit_code = gate_command(*sides); });
+
+  auto made = std::make_shared<GateRequest>();
+  CLI::App* baseline = app.add_subcommand("baseline", "Compact baselines");
+  baseline->require_subcommand(1);
+  CLI::App* make = baseline->add_subcommand("make", "Make one of one or more runs");
+  make->add_option("run", made->runs, "Run directories")->required();
+  make->add_option("-o", made->output, "Baseline file to write")->required();
+  make->callback([made, &exit_code] {
+    const LaunchSet set = read_sides(made->runs);
+    if (!set.incomplete.empty()) {
+      throw RunError(
+          fmt::format("{}: no baseline is made of an incomplete run", set.incomplete.front()));
+    }
+    if (set.rows == 0) {
+      throw RecordError("baseline make: the runs hold no rows", kExitNothingMeasured);
+    }
+    write_output_file(made->output, json_text(launch_set_to_json(set)), "-o");
+    exit_code = kExitPass;
+  });
+}
+
+}  // namespace tpjitter
