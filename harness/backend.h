@@ -55,6 +55,15 @@ class Backend {
   // Empty-graph launches and zero-skew all-reduces. Collective. `config` gives all-reduce and size.
   virtual RunControl controls(const CaseConfig& config) = 0;
 
+  // Samples of this rank's device clock against the host's and the peers', one object for each pair
+  // of clocks (`clock.points` of reports/RECORD.md), without launch and when; null from a device
+  // that keeps the host's clock. Collective; outside the stamped parts, the device idle.
+  // `with_host`: also against the host's clock.
+  virtual Json calibrate_clocks(bool with_host) {
+    static_cast<void>(with_host);
+    return nullptr;
+  }
+
   // {"name", "uuid"} of the device.
   virtual std::string device_name() const = 0;
   virtual std::string device_uuid() const = 0;

@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "harness/backend.h"
+#include "harness/compositions/composition.h"
 #include "harness/contract/error.h"
 #include "harness/messages.h"
 #include "harness/metadata_paths.h"
@@ -105,6 +106,20 @@ Json list_paths() {
   return list;
 }
 
+Json list_compositions() {
+  Json list = Json::array();
+  for (const Composition& composition : compositions()) {
+    Json modes = Json::array();
+    if (composition.decode) modes.push_back("decode");
+    if (composition.speculative) modes.push_back("speculative");
+    list.push_back({{"name", composition.name},
+                    {"summary", composition.summary},
+                    {"source", composition.source},
+                    {"modes", std::move(modes)}});
+  }
+  return list;
+}
+
 int run_command(const RunRequest& request, const std::function<int(const fs::path&)>& report) {
   // Everything that can be refused is, before the first scenario is run.
   std::vector<Scenario> scenarios;
@@ -146,9 +161,8 @@ int run_command(const RunRequest& request, const std::function<int(const fs::pat
 }
 
 int plan_command(const std::string& file, const std::vector<std::string>& overrides,
-                 const std::string& backend, const std::optional<int>& world_size) {
-  Scenario scenario = load_scenario(find_scenario(file), overrides);
-  if (world_size) scenario.world_size = *world_size;
+                 const std::string& backend) {
+  const Scenario scenario = load_scenario(find_scenario(file), overrides);
   const Plan plan = make_plan(scenario, find_backend(backend), "");
   fmt::print("{}: {}\n", scenario.name, first_line(scenario.summary));
   fmt::print("backend {}, {}, {}, about {:.0f} s a launch\n", plan.backend->name,

@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,9 +21,10 @@ struct RunRequest {
 int run_command(const RunRequest& request,
                 const std::function<int(const std::filesystem::path&)>& report);
 int plan_command(const std::string& scenario, const std::vector<std::string>& overrides,
-                 const std::string& backend, const std::optional<int>& world_size);
+                 const std::string& backend);
 Json list_scenarios();
 Json list_paths();
+Json list_compositions();
 // One line an entry, or the JSON array.
 int print_list(const Json& list, bool json);
 

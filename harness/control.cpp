@@ -1,7 +1,9 @@
 #include "harness/control.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -17,7 +19,7 @@
 namespace tpjitter {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x7470'6a69'7474'0001;  // bumped with the layout
+constexpr std::uint64_t kMagic = 0x7470'6a69'7474'0002;  // bumped with the layout
 
 constexpr std::size_t align_up(std::size_t n) { return (n + 4095) & ~std::size_t{4095}; }
 
@@ -87,7 +89,9 @@ ControlSegment ControlSegment::create(int world_size, int launch, std::int64_t r
   if (fd < 0) throw RunError(fmt::format("memfd_create failed: {}", std::strerror(errno)));
   void* map = MAP_FAILED;
   // Populated beforehand: a page fault inside the timed loop would be ours, not the engine's.
-  if (ftruncate(fd, static_cast<off_t>(l.total)) == 0) {
+  // Reserved too: memory that is not there is an error here, not a SIGBUS in a rank.
+  errno = posix_fallocate(fd, 0, static_cast<off_t>(l.total));
+  if (errno == 0) {
     map = mmap(nullptr, l.total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   }
   if (map == MAP_FAILED) {
@@ -192,6 +196,25 @@ void ControlSegment::fail(int k, std::string_view message) {
     slot.failed.store(1, std::memory_order_release);
   }
   abort();
+}
+
+void ControlSegment::wait_told(int rank_index, std::int64_t value, std::int64_t step,
+                               std::int64_t deadline_ns) {
+  constexpr std::uint32_t kPollsPerCheck = 64;
+  const std::atomic<std::int64_t>& told = header().told;
+  std::int64_t give_up = 0;
+  for (std::uint32_t polls = 1; told.load(std::memory_order_acquire) < value; ++polls) {
+    if (polls % kPollsPerCheck != 0) continue;
+    if (aborted()) throw RunError("stopped: another rank or the launcher ended the run");
+    const std::int64_t now = now_ns();
+    if (give_up == 0) give_up = now + deadline_ns;
+    if (now > give_up) {
+      throw TimeoutError(
+          fmt::format("rank {}, step {}: rank 0 did not tell the accept result within {:.1f} s",
+                      rank_index, step, static_cast<double>(deadline_ns) / 1e9));
+    }
+    sched_yield();  // with more ranks than cores rank 0 needs one
+  }
 }
 
 void ControlSegment::barrier(int rank_index, std::int64_t deadline_ns, const char* what) {

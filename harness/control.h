@@ -64,6 +64,15 @@ struct RankSlot {
   } arrivals[kArrivalRing];
 };
 
+// The noise process (harness/noise.h): rank 0 asks, the process answers.
+struct NoiseControl {
+  std::atomic<std::uint32_t> request;  // futex word; 0: rest
+  std::atomic<std::uint32_t> threads;  // that are asked for
+  std::atomic<std::uint32_t> running;  // futex word; threads at work
+  std::atomic<std::uint64_t> work;     // pieces done since the request
+  std::atomic<std::int64_t> begin_ns;
+};
+
 struct ControlHeader {
   std::uint64_t magic;
   std::int32_t world_size;
@@ -74,6 +83,10 @@ struct ControlHeader {
   std::atomic<std::uint32_t> abort;  // 1: everybody stops
   std::atomic<std::uint32_t> barrier_arrived;
   std::atomic<std::uint32_t> barrier_generation;  // futex word
+  NoiseControl noise;
+  // coupling = "rank0": what rank 0 has told the others (harness/coupling.h). Polled, so on a line
+  // of its own.
+  alignas(64) std::atomic<std::int64_t> told;
 };
 
 // A view of the segment. The creator sizes it; ranks map what they inherit.
@@ -101,6 +114,9 @@ class ControlSegment {
   // Every rank calls it; returns when all have, throws TimeoutError naming who is missing, or
   // RunError when the run was aborted.
   void barrier(int rank, std::int64_t deadline_ns, const char* what);
+  // Polls the told word until it is `value` or more. Throws TimeoutError naming this rank, the step
+  // and rank 0, or RunError when the run was aborted.
+  void wait_told(int rank, std::int64_t value, std::int64_t step, std::int64_t deadline_ns);
   // First failure of a rank: kept for the launcher, and everybody is told to stop.
   void fail(int rank, std::string_view message);
 

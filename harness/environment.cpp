@@ -1,12 +1,15 @@
 #include "harness/environment.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -16,106 +19,171 @@
 namespace tpjitter {
 namespace {
 
-// First line of a small file; null when it is not there.
-Json line_of(const std::string& path) {
+namespace fs = std::filesystem;
+
+// First line of a small file; null when it is not there or empty.
+Json line_of(const fs::path& path) {
   std::ifstream file(path);
   std::string line;
   if (!std::getline(file, line)) return nullptr;
   return line;
 }
 
-Json cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
+// "model name", "flags" of the first CPU.
+Json cpuinfo(const fs::path& root, std::string_view key) {
+  std::ifstream file(root / "proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
     const std::size_t colon = line.find(':');
-    if (line.starts_with("model name") && colon != std::string::npos) {
+    if (line.starts_with(key) && colon != std::string::npos && colon + 2 <= line.size()) {
       return line.substr(colon + 2);
     }
   }
   return nullptr;
 }
 
-bool has_hypervisor() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("flags")) return line.find(" hypervisor") != std::string::npos;
+// The governors of the CPUs that we may use: one word where all have the same.
+Json governors(const fs::path& root, const std::vector<int>& cpus) {
+  std::set<std::string> found;
+  for (const int cpu : cpus) {
+    const Json governor =
+        line_of(root / fmt::format("sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor", cpu));
+    if (governor.is_string()) found.insert(governor.get<std::string>());
   }
-  return false;
+  if (found.empty()) return nullptr;
+  std::string text;
+  for (const std::string& governor : found) text += (text.empty() ? "" : ",") + governor;
+  return text;
+}
+
+Json numa_cpus(const fs::path& root) {
+  Json nodes = Json::array();
+  for (int node = 0;; ++node) {
+    const Json cpus = line_of(root / fmt::format("sys/devices/system/node/node{}/cpulist", node));
+    if (cpus.is_null()) return nodes;
+    nodes.push_back(cpus);
+  }
+}
+
+// Directories of our cgroup and those above it that may hold a CPU quota: version 2, then 1.
+std::vector<fs::path> cgroup_directories(const fs::path& root) {
+  std::vector<fs::path> directories;
+  std::ifstream file(root / "proc/self/cgroup");
+  const fs::path mount = root / "sys/fs/cgroup";
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    fs::path base = mount;
+    if (!controllers.empty()) {
+      if (("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
+      base /= controllers;
+      if (!fs::exists(base)) base = mount / "cpu";
+    }
+    fs::path own = fs::path(line.substr(second + 1)).relative_path();
+    for (; !own.empty(); own = own.parent_path()) directories.push_back(base / own);
+    directories.push_back(base);
+  }
+  directories.push_back(mount);  // in a container the path above may be the host's
+  return directories;
+}
+
+// "QUOTA PERIOD" of the tightest quota, as in cpu.max; null where there is none.
+Json cgroup_cpu_max(const fs::path& root) {
+  Json tightest = nullptr;
+  double least = 0;
+  for (const fs::path& directory : cgroup_directories(root)) {
+    std::string text;
+    if (const Json max = line_of(directory / "cpu.max"); max.is_string()) {
+      text = max.get<std::string>();
+    } else if (const Json quota = line_of(directory / "cpu.cfs_quota_us"); quota.is_string()) {
+      const Json period = line_of(directory / "cpu.cfs_period_us");
+      text = quota.get<std::string>() + " " + (period.is_string() ? period.get<std::string>() : "");
+    }
+    std::stringstream words(text);
+    double quota = 0, period = 0;
+    if (!(words >> quota >> period) || quota <= 0 || period <= 0) continue;
+    if (!tightest.is_null() && quota / period >= least) continue;
+    least = quota / period;
+    tightest = text;
+  }
+  return tightest;
+}
+
+// Name of the mount's nearest directory that exists.
+fs::path existing_parent(fs::path path) {
+  std::error_code error;
+  path = fs::absolute(path, error).lexically_normal();
+  while (!fs::exists(path, error) && path.has_relative_path()) path = path.parent_path();
+  return path;
+}
+
+Json free_bytes(const fs::path& path) {
+  struct statvfs s {};
+  if (statvfs(path.c_str(), &s) != 0) return nullptr;
+  return static_cast<std::int64_t>(s.f_bavail) * static_cast<std::int64_t>(s.f_frsize);
 }
 
 }  // namespace
 
-Json read_environment() {
+std::optional<std::int64_t> cgroup_throttled_us(const fs::path& root) {
+  std::optional<std::int64_t> most;
+  for (const fs::path& directory : cgroup_directories(root)) {
+    std::ifstream file(directory / "cpu.stat");
+    std::string key;
+    for (std::int64_t value = 0; file >> key >> value;) {
+      if (key == "throttled_time") value /= 1000;  // version 1, ns
+      if (key != "throttled_time" && key != "throttled_usec") continue;
+      most = std::max(most.value_or(0), value);
+    }
+  }
+  return most;
+}
+
+Json read_environment(const fs::path& root) {
   utsname name{};
   uname(&name);
   double load[1] = {0};
   const int loads = getloadavg(load, 1);
-  int nodes = 0;
-  while (std::filesystem::exists(fmt::format("/sys/devices/system/node/node{}", nodes))) ++nodes;
+  const std::vector<int> cpus = allowed_cpus();
+  const fs::path system = root / "sys/devices/system";
+  const Json flags = cpuinfo(root, "flags");
+  const Json nodes = numa_cpus(root);
+  const auto throttled = cgroup_throttled_us(root);
   Json e;
   e["host"] = name.nodename;
   e["kernel"] = name.release;
   e["machine"] = name.machine;
-  e["cpu_model"] = cpu_model();
+  e["cpu_model"] = cpuinfo(root, "model name");
   e["cpus_online"] = sysconf(_SC_NPROCESSORS_ONLN);
-  e["cpus_allowed"] = allowed_cpus();
-  e["numa_nodes"] = nodes;
-  e["hypervisor"] = has_hypervisor();
-  e["governor"] = line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
-  e["smt_active"] = line_of("/sys/devices/system/cpu/smt/active");
-  e["isolated_cpus"] = line_of("/sys/devices/system/cpu/isolated");
-  e["clocksource"] = line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource");
-  e["cgroup_cpu_max"] = line_of("/sys/fs/cgroup/cpu.max");
-  if (loads == 1) {
-    e["load_average_1min"] = load[0];
-  } else {
-    e["load_average_1min"] = nullptr;
-  }
+  e["cpus_allowed"] = cpus;
+  e["numa_nodes"] = nodes.size();
+  e["numa_cpus"] = nodes;
+  e["hypervisor"] = flags.is_string() &&
+                    (flags.get<std::string>() + " ").find(" hypervisor ") != std::string::npos;
+  e["governor"] = governors(root, cpus);
+  e["smt_active"] = line_of(system / "cpu/smt/active");
+  e["isolated_cpus"] = line_of(system / "cpu/isolated");
+  e["nohz_full_cpus"] = line_of(system / "cpu/nohz_full");
+  e["clocksource"] = line_of(system / "clocksource/clocksource0/current_clocksource");
+  e["cgroup_cpu_max"] = cgroup_cpu_max(root);
+  e["cgroup_throttled_us"] = throttled ? Json(*throttled) : Json(nullptr);
+  e["load_average_1min"] = loads == 1 ? Json(load[0]) : Json(nullptr);
   return e;
 }
 
-std::vector<RunWarning> environment_warnings(const Json& e, int ranks) {
-  std::vector<RunWarning> warnings;
-  const int cpus = static_cast<int>(e.at("cpus_allowed").size());
-  if (ranks > cpus) {
-    warnings.push_back(
-        {"oversubscribed",
-         fmt::format("{} ranks share {} CPUs: skew holds the scheduler's time slices; run on a "
-                     "machine with a core a rank, or read orders of magnitude only",
-                     ranks, cpus),
-         std::nullopt});
-  }
-  const Json& quota = e.at("cgroup_cpu_max");
-  if (quota.is_string() && !quota.get<std::string>().starts_with("max")) {
-    warnings.push_back({"cgroup_quota",
-                        "cgroup cpu.max is " + quota.get<std::string>() +
-                            ": spinning ranks can be throttled; lift the quota",
-                        std::nullopt});
-  }
-  const Json& governor = e.at("governor");
-  if (governor.is_string() && governor != "performance") {
-    warnings.push_back({"cpu_governor",
-                        "CPU governor is " + governor.get<std::string>() +
-                            ": clocks move under load; set `performance`",
-                        std::nullopt});
-  }
-  const Json& load = e.at("load_average_1min");
-  if (load.is_number() && load.get<double>() > 0.5 * cpus) {
-    warnings.push_back({"machine_busy",
-                        fmt::format("load average was {:.1f} on {} CPUs before the run: other work "
-                                    "is in the figures; stop it",
-                                    load.get<double>(), cpus),
-                        std::nullopt});
-  }
-  const Json& clocksource = e.at("clocksource");
-  if (clocksource.is_string() && clocksource != "tsc" && clocksource != "kvm-clock" &&
-      clocksource != "arch_sys_counter") {
-    warnings.push_back({"clocksource",
-                        "clocksource is " + clocksource.get<std::string>() +
-                            ": a host stamp may be a system call; see overhead.stamp_ns",
-                        std::nullopt});
-  }
-  return warnings;
+Json read_limits(const fs::path& out) {
+  const int fd = memfd_create("tpjitter-doctor", MFD_CLOEXEC);
+  if (fd >= 0) close(fd);
+  rlimit locked{};
+  const bool known = getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY;
+  const fs::path place = existing_parent(out);
+  return {{"memfd", fd >= 0},
+          {"shm_free_bytes", free_bytes("/dev/shm")},
+          {"locked_memory_bytes",
+           known ? Json(static_cast<std::int64_t>(locked.rlim_cur)) : Json(nullptr)},
+          {"out", place.string()},
+          {"out_writable", access(place.c_str(), W_OK) == 0},
+          {"out_free_bytes", free_bytes(place)}};
 }
 
 Json build_versions() {

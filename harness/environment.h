@@ -1,17 +1,25 @@
-// The machine as it was: recorded in run.json, and what about it makes figures doubtful.
+// The machine as it was: recorded in run.json and judged by harness/doctor.h. Facts that a machine
+// does not tell are null. Files are read below `root`, so that tests can show another machine.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "harness/contract/run_info.h"
 
 namespace tpjitter {
 
-// CPU, kernel, governor, SMT, cgroup quota, isolation, load, NUMA.
-Json read_environment();
+// CPU, kernel, governors, SMT, cgroup quota and throttling, isolation, load, NUMA.
+Json read_environment(const std::filesystem::path& root = "/");
 
-// Findings with what to do, for `ranks` rank processes on this host.
-std::vector<RunWarning> environment_warnings(const Json& environment, int ranks);
+// Memory and disk that a run into `out` (or its nearest existing parent) can have, bytes.
+Json read_limits(const std::filesystem::path& out);
+
+// Time for which this cgroup or one above it was held back by its CPU quota so far, us; nullopt
+// where there is no such counter.
+std::optional<std::int64_t> cgroup_throttled_us(const std::filesystem::path& root = "/");
 
 Json build_versions();       // tpjitter, compiler, build type
 const char* git_revision();  // of this build; "unknown" outside git

@@ -5,13 +5,16 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
 #include "harness/clock.h"
 #include "harness/contract/error.h"
+#include "harness/doctor.h"
 #include "harness/environment.h"
 #include "harness/messages.h"
+#include "harness/noise.h"
 #include "harness/plan.h"
 #include "harness/rank_result.h"
 #include "harness/recorder.h"
@@ -31,11 +34,14 @@ class SignalFd {
     sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, &before_);
     pipe_before_ = signal(SIGPIPE, SIG_IGN);  // a closed stderr is no reason to stop measuring
+    // A limit on file sizes is an error of the write that meets it, named there.
+    file_size_before_ = signal(SIGXFSZ, SIG_IGN);
     fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   }
   ~SignalFd() {
     close(fd_);
     signal(SIGPIPE, pipe_before_);
+    signal(SIGXFSZ, file_size_before_);
     sigprocmask(SIG_SETMASK, &before_, nullptr);
   }
   SignalFd(const SignalFd&) = delete;
@@ -44,7 +50,7 @@ class SignalFd {
 
  private:
   sigset_t before_{};
-  sighandler_t pipe_before_ = SIG_DFL;
+  sighandler_t pipe_before_ = SIG_DFL, file_size_before_ = SIG_DFL;
   int fd_ = -1;
 };
 
@@ -86,16 +92,14 @@ class Launcher {
     if (!std::isfinite(options.deadline_scale)) {
       throw ConfigError("--deadline-scale: not a number; allowed: 0.01..1000");
     }
-    if (options.world_size) scenario_.world_size = *options.world_size;
-    if (options.launches) scenario_.launches = *options.launches;
     plan_ = make_plan(scenario_, find_backend(options.backend), options.case_glob);
   }
 
   RunOutcome run() {
+    const SignalFd signals;
     const RunDirectoryLock lock(options_.out, options_.overwrite);
     describe_run();
     write_run_json(options_.out, info_);
-    const SignalFd signals;
     try {
       recorder_ = std::make_unique<Recorder>(options_.out, plan_.world_size,
                                              plan_.rows_per_launch() * plan_.launches);
@@ -105,14 +109,19 @@ class Launcher {
       }
       recorder_->finish();
     } catch (const Error& error) {
-      failure_ = error.what();
+      if (failure_.empty()) failure_ = error.what();
     }
+    note_throttling();
     info_.status = failure_.empty() ? "complete" : "incomplete";
     info_.status_reason = failure_.empty() ? std::nullopt : std::optional(failure_);
     for (RunRank& rank : info_.ranks) {
       if (recorder_ != nullptr) rank.rows = recorder_->rows(rank.rank);
     }
-    write_run_json(options_.out, info_);
+    try {
+      write_run_json(options_.out, info_);
+    } catch (const Error& error) {  // the earlier one stays: incomplete, with the floors
+      failure_ += (failure_.empty() ? "" : "; ") + std::string(error.what());
+    }
     return {failure_.empty(), failure_};
   }
 
@@ -141,10 +150,17 @@ class Launcher {
     info_.environment = read_environment();
     info_.versions = build_versions();
     info_.git_revision = git_revision();
-    info_.warnings = environment_warnings(info_.environment, plan_.world_size);
     plan_.backend->describe(info_.environment, info_.versions);
+    info_.warnings = environment_warnings(info_.environment, plan_.world_size);
+    if (has_noise()) {
+      info_.warnings.push_back({"noise",
+                                "cases with noise.kind load the machine on purpose: their figures "
+                                "are of a machine that others use too",
+                                std::nullopt});
+    }
     info_.model = plan_.backend->model();
     info_.clock["pairs"] = Json::array();
+    info_.clock["points"] = Json::array();
     info_.overhead["ranks"] = Json::array();
     info_.clock["host_gpu_bound_ns"] = nullptr;
     info_.clock["gpu_gpu_bound_ns"] = nullptr;
@@ -152,11 +168,23 @@ class Launcher {
       info_.clock["host_gpu_bound_ns"] = 0;
       info_.clock["gpu_gpu_bound_ns"] = 0;
       info_.clock["reason"] = "the modelled device keeps the host's clock";
-    } else {
-      info_.clock["reason"] =
-          "GPU clocks are not aligned in this version: figures that need one "
-          "clock for two GPUs are null";
-    }
+    }  // else the report makes them of the points
+  }
+
+  // The quota of a cgroup is no harm before it holds somebody back.
+  void note_throttling() {
+    const auto after = cgroup_throttled_us();
+    const Json& before = info_.environment["cgroup_throttled_us"];
+    if (!after || !before.is_number_integer()) return;
+    const std::int64_t us = *after - before.get<std::int64_t>();
+    info_.environment["cgroup_throttled_in_run_us"] = us;
+    if (us <= 0) return;
+    info_.warnings.push_back(
+        {"cgroup_throttled",
+         fmt::format("the cgroup's CPU quota held the run back for {} ms: lateness holds these "
+                     "times; lift the quota",
+                     us / 1000),
+         std::nullopt});
   }
 
   void run_launch(int launch, Progress& progress, int signal_fd) {
@@ -174,8 +202,11 @@ class Launcher {
     for (const PlannedCase& c : plan_.cases) names.push_back(c.name);
     const RunInfo before = info_;
     bool controls_written = false;
+    std::optional<NoiseProcess> noise;
+    if (has_noise()) noise.emplace(control);
     const auto on_tick = [&](std::int64_t rows) {
       progress.show(rows);
+      if (noise) noise->check();
       if (controls_written || !all_ranks_left_results(control)) return;
       // Should the launcher be killed, the record still has its floors.
       controls_written = true;
@@ -194,6 +225,12 @@ class Launcher {
       info_.launches.back().status = "complete";
     }
     write_run_json(options_.out, info_);
+  }
+
+  bool has_noise() const {
+    return std::any_of(plan_.cases.begin(), plan_.cases.end(), [](const PlannedCase& c) {
+      return c.skip_reason.empty() && c.config.noise_kind != "none";
+    });
   }
 
   static bool all_ranks_left_results(ControlSegment& control) {
@@ -229,6 +266,8 @@ class Launcher {
       }
       info_.controls.insert(info_.controls.end(), result.controls.begin(), result.controls.end());
       for (const Json& pair : result.clock_pairs) info_.clock["pairs"].push_back(pair);
+      for (const Json& point : result.clock_points) info_.clock["points"].push_back(point);
+      for (const Json& noise : result.noise) info_.environment["noise"].push_back(noise);
       Json overhead = result.overhead;
       overhead["launch"] = control.header().launch;
       overhead["rank"] = k;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,10 +13,8 @@ struct RunOptions {
   std::string backend = "auto";
   std::filesystem::path out;  // the run directory
   bool overwrite = false;
-  std::optional<int> world_size;  // replaces the scenario's
-  std::optional<int> launches;    // replaces the scenario's
-  std::string case_glob;          // empty: all cases
-  bool quiet = false;             // no progress on stderr
+  std::string case_glob;  // empty: all cases
+  bool quiet = false;     // no progress on stderr
   double deadline_scale = 1.0;
   std::vector<std::string> command;  // argv, recorded
 };

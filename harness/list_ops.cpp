@@ -82,14 +82,16 @@ void record_page_table(RecordingTensorOps& ops, DecodePhase phase, const AtenMet
 
 struct RecordedPath {
   const char* name;
-  // Null: the path issues no tensor operations, only `kernel`.
+  // Null: the path issues no tensor operations, only `launch`.
   void (*record)(RecordingTensorOps& ops, DecodePhase phase, const AtenMetadataArgs& args);
-  const char* kernel;  // its one launch, null: the host does nothing
+  const char* launch;  // its one launch, null: the host does nothing
+  kernels::OperationKind kind = kernels::OperationKind::kKernel;
 };
 
 constexpr RecordedPath kRecordedPaths[] = {
     {"aten", record_aten, nullptr},
     {"page_table_kernel", record_page_table, nullptr},
+    {"glue_graph", nullptr, "cudaGraphLaunch", kernels::OperationKind::kGraph},
     {"fused", nullptr, "fused_metadata_kernel"},
     {"fused_in_graph", nullptr, nullptr},
 };
@@ -138,10 +140,10 @@ std::vector<RecordedOperation> record(const RecordedPath& path, DecodePhase phas
     path.record(ops, phase, args);
     return ops.operations();
   }
-  if (path.kernel == nullptr) return {};
+  if (path.launch == nullptr) return {};
   RecordedOperation launch;
-  launch.name = path.kernel;
-  launch.kind = kernels::OperationKind::kKernel;
+  launch.name = path.launch;
+  launch.kind = path.kind;
   launch.shape = {args.metadata.batch_size, args.metadata.max_seq_pages};
   launch.kernel_launches = 1;
   return {launch};

@@ -14,7 +14,10 @@
 #include "harness/contract/error.h"
 #include "harness/list_ops.h"
 #include "harness/messages.h"
+#include "harness/noise.h"
 #include "harness/rank.h"
+#include "harness/subcommands.h"
+#include "reports/html_sections.h"
 #include "reports/metrics.h"
 #include "reports/report.h"
 
@@ -23,9 +26,12 @@ namespace {
 using namespace tpjitter;
 
 int report_command(const std::vector<std::filesystem::path>& runs, const std::string& format,
-                   const std::filesystem::path& output) {
+                   std::filesystem::path output, const ReportOptions& options = {}) {
+  const Exporter& exporter = find_exporter(format);
+  const bool beside = output.empty() && exporter.to_file && !runs.empty();
+  if (beside) output = runs.front() / fmt::format("report.{}", exporter.extension);
   if (output.empty()) {
-    const int exit_code = report(runs, format, std::cout);
+    const int exit_code = report(runs, format, std::cout, options);
     std::cout.flush();
     return exit_code;
   }
@@ -35,7 +41,7 @@ int report_command(const std::vector<std::filesystem::path>& runs, const std::st
         fmt::format("-o {}: is a file of a run directory; name another", output.string()));
   }
   std::ostringstream text;
-  const int exit_code = report(runs, format, text);
+  const int exit_code = report(runs, format, text, options);
   // Written beside and renamed: an earlier report is replaced whole or not at all.
   const std::filesystem::path draft = output.string() + ".tmp";
   std::ofstream file(draft, std::ios::binary);
@@ -48,6 +54,7 @@ int report_command(const std::vector<std::filesystem::path>& runs, const std::st
     std::filesystem::remove(draft, error);
     throw ConfigError(fmt::format("-o {}: cannot be written: {}", output.string(), why));
   }
+  if (beside) std::cout << output.string() << std::endl;
   return exit_code;
 }
 
@@ -55,6 +62,16 @@ Json list_metrics() {
   Json list = Json::array();
   for (const Metric& metric : metrics()) {
     list.push_back({{"name", metric.key}, {"unit", metric.unit}, {"summary", metric.summary}});
+  }
+  return list;
+}
+
+// Of the HTML page, in order.
+Json list_sections() {
+  Json list = Json::array();
+  for (const HtmlSection& section : html_sections()) {
+    list.push_back(
+        {{"name", section.key}, {"title", section.title}, {"summary", section.question}});
   }
   return list;
 }
@@ -67,22 +84,36 @@ int parse_and_run(int argc, char** argv) {
 
   RunRequest request;
   request.options.command.assign(argv, argv + argc);
+  // A flag for what --set could say too; checked with the rest of the scenario.
+  const auto add_shorthand = [&](CLI::App* command, const char* flag, const char* key,
+                                 const char* help) {
+    command->add_option_function<std::string>(
+        flag,
+        [&request, key](const std::string& value) {
+          request.overrides.push_back(fmt::format("{}={}", key, value));
+        },
+        help);
+  };
+  // Bound to the list itself, --set would replace what a shorthand has put there.
+  using Words = std::vector<std::string>;
+  const auto add_overrides = [&request](const Words& values) {
+    request.overrides.insert(request.overrides.end(), values.begin(), values.end());
+  };
   CLI::App* run = app.add_subcommand("run", "Measure a scenario and print its report");
   run->add_option("scenario", request.scenarios, "Scenario file(s), TOML, or names of shipped ones")
       ->required();
   run->add_option("--backend", request.options.backend, "auto, cuda or host")
       ->capture_default_str();
-  run->add_option("--world-size", request.options.world_size, "Ranks, in place of the scenario's")
-      ->check(CLI::Range(1, kMaxWorldSize));
+  add_shorthand(run, "--world-size", "world_size", "Ranks, in place of the scenario's");
   run->add_option("--out", request.options.out,
                   "Run directory; several scenarios: one below it each (default: runs/NAME-TIME)")
       ->envname("TPJITTER_OUT");
   run->add_flag("--overwrite", request.options.overwrite, "Replace the run that --out holds");
-  run->add_option("--set", request.overrides, "KEY=VALUE in place of the scenario's, repeatable")
+  run->add_option_function<Words>("--set", add_overrides,
+                                  "KEY=VALUE in place of the scenario's, repeatable")
       ->allow_extra_args(false);
   run->add_option("--case", request.options.case_glob, "Only cases whose name matches the pattern");
-  run->add_option("--launches", request.options.launches, "Process launches")
-      ->check(CLI::Range(1, 1000));
+  add_shorthand(run, "--launches", "sampling.launches", "Process launches");
   run->add_flag("--quiet", request.options.quiet, "No progress on stderr")
       ->envname("TPJITTER_QUIET");
   run->add_option("--deadline-scale", request.options.deadline_scale,
@@ -98,20 +129,19 @@ int parse_and_run(int argc, char** argv) {
   CLI::App* plan = app.add_subcommand("plan", "The cases a run would take, and for how long");
   plan->add_option("scenario", plan_file, "Scenario file, TOML")->required();
   plan->add_option("--backend", request.options.backend, "auto, cuda or host");
-  plan->add_option("--world-size", request.options.world_size, "Ranks, in place of the scenario's")
-      ->check(CLI::Range(1, kMaxWorldSize));
-  plan->add_option("--set", request.overrides, "KEY=VALUE, repeatable")->allow_extra_args(false);
-  plan->callback([&] {
-    exit_code = plan_command(plan_file, request.overrides, request.options.backend,
-                             request.options.world_size);
-  });
+  add_shorthand(plan, "--world-size", "world_size", "Ranks, in place of the scenario's");
+  plan->add_option_function<Words>("--set", add_overrides, "KEY=VALUE, repeatable")
+      ->allow_extra_args(false);
+  plan->callback(
+      [&] { exit_code = plan_command(plan_file, request.overrides, request.options.backend); });
 
   std::string what;
   bool json = false;
-  CLI::App* list = app.add_subcommand("list", "What there is: scenarios, paths, ops, metrics");
+  CLI::App* list = app.add_subcommand(
+      "list", "What there is: scenarios, paths, compositions, ops, metrics, sections");
   list->add_option("what", what)
       ->required()
-      ->check(CLI::IsMember({"scenarios", "paths", "ops", "metrics"}));
+      ->check(CLI::IsMember({"scenarios", "paths", "compositions", "ops", "metrics", "sections"}));
   list->add_flag("--json", json, "As JSON");
   std::string ops_path, ops_phase;
   bool ops_swa = false;
@@ -126,9 +156,11 @@ int parse_and_run(int argc, char** argv) {
     if (!ops_path.empty() || !ops_phase.empty() || ops_swa) {
       throw ConfigError(fmt::format("list {}: --path, --phase and --swa go with `ops`", what));
     }
-    exit_code = print_list(what == "scenarios" ? list_scenarios()
-                           : what == "paths"   ? list_paths()
-                                               : list_metrics(),
+    exit_code = print_list(what == "scenarios"      ? list_scenarios()
+                           : what == "paths"        ? list_paths()
+                           : what == "compositions" ? list_compositions()
+                           : what == "sections"     ? list_sections()
+                                                    : list_metrics(),
                            json);
   });
 
@@ -137,11 +169,25 @@ int parse_and_run(int argc, char** argv) {
   std::filesystem::path output;
   CLI::App* report = app.add_subcommand("report", "Report on run directories");
   report->add_option("run", runs, "Run directory or directories")->required();
-  report->add_option("--format", format, "text, md or json")
+  report->add_option("--format", format, "text, md, json, html, csv or perfetto")
       ->envname("TPJITTER_FORMAT")
       ->capture_default_str();
-  report->add_option("-o", output, "File to write, in place of stdout");
-  report->callback([&] { exit_code = report_command(runs, format, output); });
+  report->add_option("-o", output, "File to write; default: stdout, html: report.html in the run");
+  ReportOptions report_options;
+  std::string steps;
+  report->add_option("--case", report_options.case_glob,
+                     "perfetto, csv --replays: only cases whose name matches the pattern");
+  report->add_option("--steps", steps, "perfetto: FIRST..LAST in place of the worst 100 steps");
+  report->add_flag("--replays", report_options.replays, "csv: a line for every replay and rank");
+  report->callback([&] {
+    if (!steps.empty()) report_options.steps = parse_step_range(steps);
+    exit_code = report_command(runs, format, output, report_options);
+  });
+
+  add_doctor_command(app, exit_code);
+  add_gate_commands(app, exit_code);
+  add_history_command(app, exit_code);
+  add_selftest_command(app, exit_code);
 
   int control_fd = -1;
   int rank = -1;
@@ -150,6 +196,10 @@ int parse_and_run(int argc, char** argv) {
   rank_process->add_option("--control-fd", control_fd)->required();
   rank_process->add_option("--rank", rank)->required();
   rank_process->callback([&] { exit_code = rank_main(control_fd, rank); });
+  CLI::App* noise = app.add_subcommand("noise", "The noise process; started by `run`");
+  noise->group("");
+  noise->add_option("--control-fd", control_fd)->required();
+  noise->callback([&] { exit_code = noise_main(control_fd); });
 
   try {
     app.parse(argc, argv);

@@ -21,6 +21,8 @@ inline std::span<const MetadataPath> metadata_paths() {
       {"page_table_kernel", "few operations and a page-table kernel with a static bound; no sync",
        "SGLang trtllm_mha_page_table, after the host sync was removed",
        "3 kernel launches and 2 copies, with SWA 5 and 3"},
+      {"glue_graph", "the op-by-op form in a small captured graph of its own, with a static bound",
+       "SGLang MetadataGlueGraph: opt-in, for batches without padded rows", "1 graph launch"},
       {"fused", "one kernel launch, eager", "SGLang trtllm_mha_graph_metadata", "1 kernel launch"},
       {"fused_in_graph", "the same kernel as the captured graph's first node",
        "SGLang trtllm_mha_graph_metadata, in-graph hook", "none"},

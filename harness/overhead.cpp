@@ -12,6 +12,7 @@ namespace {
 
 struct NullDevice {
   void wait_accept(std::int64_t) {}
+  void check_device(std::int64_t) {}
   void copy_inputs(int) {}
   void rebuild_metadata(int) {}
   void launch_graph(int) {}

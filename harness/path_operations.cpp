@@ -1,31 +1,55 @@
 #include "harness/path_operations.h"
 
-#include <algorithm>
+#include <optional>
 
+#include "harness/host/host_metadata.h"
 #include "kernels/tensor_ops_recording.h"
 
 namespace tpjitter {
 namespace {
 
-kernels::OperationCounts count(const std::string& path, const PhaseCall& call) {
-  kernels::OperationCounts counts;
-  if (path == "fused") counts.calls = counts.kernel_launches = 1;
-  if (path != "aten" && path != "page_table_kernel") return counts;
-  kernels::AddressSource addresses;
-  kernels::TensorAllocator allocator(addresses.block_source());
-  const std::int64_t* lengths = call.aten.seq_lens_cpu;
-  const std::int64_t longest = *std::max_element(lengths, lengths + call.aten.metadata.batch_size);
-  // A draft pass takes the maximum on the device, after its offset; the others on the host, before.
-  const bool on_device = call.phase.inputs == PhaseInputs::kDraft;
-  kernels::RecordingTensorOps ops(allocator,
-                                  longest + (on_device ? call.aten.metadata.seqlen_offset : 0));
-  if (path == "aten") {
-    kernels::rebuild_metadata_aten(ops, call.phase.rebuild, call.aten);
-  } else {
-    kernels::rebuild_metadata_page_table(ops, call.phase.rebuild, call.page_table);
+class RecordingExecution final : public HostExecution {
+ public:
+  kernels::TensorOps& operations(std::int64_t scalar) override {
+    take_recorded();
+    return ops_.emplace(allocator_, scalar);
   }
-  return ops.counts();
-}
+  void launch_kernel() override {
+    ++counts_.calls;
+    ++counts_.kernel_launches;
+  }
+  void launch_glue_graph(std::int64_t) override { launch_kernel(); }
+  bool computes() const override { return false; }
+
+  // Since the last call.
+  kernels::OperationCounts take() {
+    take_recorded();
+    const kernels::OperationCounts counts = counts_;
+    counts_ = {};
+    return counts;
+  }
+
+ private:
+  void take_recorded() {
+    if (!ops_) return;
+    add(counts_, ops_->counts());
+    ops_.reset();
+  }
+
+ public:
+  static void add(kernels::OperationCounts& to, const kernels::OperationCounts& counts) {
+    to.calls += counts.calls;
+    to.kernel_launches += counts.kernel_launches;
+    to.copies += counts.copies;
+    to.syncs += counts.syncs;
+  }
+
+ private:
+  kernels::AddressSource addresses_;
+  kernels::TensorAllocator allocator_{addresses_.block_source()};
+  std::optional<kernels::RecordingTensorOps> ops_;
+  kernels::OperationCounts counts_;
+};
 
 Json to_json(const kernels::OperationCounts& counts) {
   return {{"calls", counts.calls},
@@ -36,16 +60,21 @@ Json to_json(const kernels::OperationCounts& counts) {
 
 }  // namespace
 
-Json path_operations(const std::string& path, const std::vector<PhaseCall>& calls) {
+Json path_operations(const CaseConfig& config) {
+  ServingState state(ServingShape::of(config));
+  RecordingExecution recording;
+  HostMetadata metadata(config, config.path, state, recording);
+  metadata.set_inputs(state.advance());
+  recording.take();  // capture's
+
+  const StepPlan plan = step_plan(config);
   kernels::OperationCounts total;
   Json phases = Json::array();
-  for (const PhaseCall& call : calls) {
-    const kernels::OperationCounts counts = count(path, call);
-    total.calls += counts.calls;
-    total.kernel_launches += counts.kernel_launches;
-    total.copies += counts.copies;
-    total.syncs += counts.syncs;
-    Json phase = {{"phase", phase_name(call.phase.phase)}};
+  for (int i = 0; i < static_cast<int>(plan.phases.size()); ++i) {
+    metadata.rebuild(i);
+    const kernels::OperationCounts counts = recording.take();
+    RecordingExecution::add(total, counts);
+    Json phase = {{"phase", phase_name(plan.phases[i].phase)}};
     phase.update(to_json(counts));
     phases.push_back(phase);
   }

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <random>
 
+#include "harness/compositions/composition.h"
 #include "harness/contract/error.h"
 #include "harness/serving_state.h"
 #include "harness/step_plan.h"
@@ -27,6 +28,22 @@ void check_meaning(const Scenario& scenario, const Scenario::Case& c) {
         "step.seq_lens_sync",
         "aten in speculative mode takes lengths from the host and needs the sync; set it to true");
   }
+  const std::string problem = composition_problem(k);
+  if (!problem.empty()) refuse("step.composition", problem);
+  const ServingShape shape = ServingShape::of(k);
+  if (k.path == "glue_graph" && shape.batch_size != shape.live_batch) {
+    refuse("shape.capture_batch_sizes",
+           fmt::format("glue_graph is for batches without padded rows, and {} requests would be "
+                       "padded to {}; capture {} too",
+                       shape.live_batch, shape.batch_size, shape.live_batch));
+  }
+  if (k.read_done == "pre_replay" && reads_in_forward(k)) {
+    refuse("step.read_done",
+           fmt::format("{} reads req_to_token inside the replay; with the event before it the "
+                       "scheduler would rewrite what is still to be read; use in_replay or "
+                       "post_replay",
+                       k.path == "fused_in_graph" ? k.path : k.composition));
+  }
 }
 
 // Host memory of one rank for a case, bytes: two copies of the batch and the tables of the phases.
@@ -34,8 +51,23 @@ std::int64_t host_bytes(const CaseConfig& config) {
   const ServingShape s = ServingShape::of(config);
   const std::int64_t batch_state =
       s.pool_rows * s.max_context * 4 + (s.needs_mapping ? s.num_slots * 8 : 0);
-  const std::int64_t tables = std::int64_t{s.batch_size} * s.max_seq_pages * 4;
-  return 2 * batch_state + 4 * tables * static_cast<std::int64_t>(step_plan(config).phases.size());
+  const StepPlan plan = step_plan(config);
+  std::int64_t tables = 0;
+  std::vector<TableRows> seen;
+  for (const auto& runs : layers_by_graph(config, plan, s.batch_size, s.live_batch)) {
+    for (const LayerRun& run : runs) {
+      std::vector<TableRows> read = run.halves;
+      read.push_back(run.tables);
+      for (const TableRows& rows : read) {
+        if (std::find(seen.begin(), seen.end(), rows) != seen.end()) continue;
+        seen.push_back(rows);
+        const bool tokens = rows.leaf.kind == LeafKind::kKvIndices;
+        tables += std::int64_t{s.max_batch} * (tokens ? s.max_context : s.max_seq_pages) * 4;
+      }
+    }
+  }
+  // Expected, computed, the timed loop's and one more during the check of paths; twice with SWA.
+  return 2 * batch_state + 4 * tables * (s.needs_mapping ? 2 : 1);
 }
 
 // Bytes that can still be had; 0 when unknown.
@@ -132,12 +164,9 @@ Plan make_plan(const Scenario& scenario, const BackendEntry& backend,
     ServingShape::of(c.config);  // throws when the case cannot be sized
     check_meaning(scenario, c);
     if (backend.name == std::string("host")) check_memory(scenario, c);
-    if (c.config.inject_where != "none" && c.config.inject_victim >= scenario.world_size) {
-      throw ConfigError(
-          fmt::format("{}: key `inject.victim`: rank {} does not exist; allowed: 0..{}",
-                      scenario.file, c.config.inject_victim, scenario.world_size - 1));
-    }
-    plan.cases.push_back({c.name, c.config, backend.skip_reason(c.config, scenario.world_size)});
+    std::string skip_reason = composition_gap(c.config);
+    if (skip_reason.empty()) skip_reason = backend.skip_reason(c.config, scenario.world_size);
+    plan.cases.push_back({c.name, c.config, std::move(skip_reason)});
     plan.seed = static_cast<std::uint64_t>(c.config.inject_seed);
   }
   if (plan.cases.empty()) {

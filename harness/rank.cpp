@@ -1,9 +1,7 @@
 #include "harness/rank.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -19,12 +17,19 @@
 #include "harness/backend.h"
 #include "harness/contract/error.h"
 #include "harness/control.h"
+#include "harness/gpu_lock.h"
+#include "harness/noise.h"
 #include "harness/overhead.h"
 #include "harness/plan.h"
 #include "harness/rank_result.h"
 
 namespace tpjitter {
 namespace {
+
+// Points of clock calibration of a launch, besides the first and the last: enough to follow a drift,
+// few enough to read run.json.
+constexpr std::int64_t kMaxPointsBetween = 30;
+constexpr int kPointsPerHostPoint = 8;
 
 std::int64_t clock_ns(clockid_t id) {
   timespec t;
@@ -40,18 +45,6 @@ Json clock_pair(int rank, const char* when) {
           {"realtime_ns", clock_ns(CLOCK_REALTIME)}};
 }
 
-// Held until the process ends: two runs on one GPU would measure each other.
-void lock_gpu(const std::string& uuid) {
-  if (uuid.empty()) return;
-  const std::string path = "/tmp/tpjitter-" + uuid + ".lock";
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) return;  // no lock file, no exclusion: not worth failing a run for
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    throw RunError(fmt::format("GPU {} is used by another tpjitter run ({} is locked); wait for it",
-                               uuid, path));
-  }
-}
-
 class RankProcess {
  public:
   RankProcess(ControlSegment& control, int rank)
@@ -61,6 +54,7 @@ class RankProcess {
         plan_(rank_plan_from_text(control.plan())),
         deadlines_(control.deadlines()) {
     context_ = {rank, control.world_size(), &control};
+    blocks_per_point_ = std::max<std::int64_t>(1, blocks_per_point());
   }
 
   void run() {
@@ -70,18 +64,20 @@ class RankProcess {
     backend_ = backend.make(context_);
     std::strncpy(slot_.device, backend_->device_name().c_str(), sizeof(slot_.device) - 1);
     std::strncpy(slot_.uuid, backend_->device_uuid().c_str(), sizeof(slot_.uuid) - 1);
-    lock_gpu(slot_.uuid);
+    lock_gpu(slot_.uuid);  // held until the process ends
     pin();
     const Overhead overhead = measure_overhead();
     result_.overhead = {{"stamp_ns", overhead.stamp_ns}, {"row_ns", overhead.row_ns}};
     barrier("start");
     result_.clock_pairs.push_back(clock_pair(rank_, "before"));
+    calibrate("before");
 
     run_controls("before");
     leave_result();
     for (const RunOrderEntry& entry : plan_.order) run_entry(entry);
     run_controls("after");
 
+    calibrate("after");
     result_.clock_pairs.push_back(clock_pair(rank_, "after"));
     barrier("end");
     leave_result();
@@ -102,6 +98,31 @@ class RankProcess {
       slot_.cpu = *core;
       slot_.numa_node = numa_node_of_cpu(*core).value_or(-1);
     }
+  }
+
+  // Whether there was anything to calibrate. Every rank calls it at the same places.
+  bool calibrate(const char* when) {
+    stage(Stage::kControls);
+    // The host's clock is needed to draw only: fewer points.
+    const bool with_host =
+        std::strcmp(when, "between") != 0 || points_between_++ % kPointsPerHostPoint == 0;
+    const Json points = backend_->calibrate_clocks(with_host);
+    for (Json point : points) {
+      point["launch"] = plan_.launch;
+      point["when"] = when;
+      result_.clock_points.push_back(std::move(point));
+    }
+    return !points.is_null();
+  }
+
+  // Blocks of this launch from one calibration to the next.
+  std::int64_t blocks_per_point() const {
+    std::int64_t blocks = 0;
+    for (const RunOrderEntry& entry : plan_.order) {
+      const CaseConfig& config = plan_.cases[entry.case_index];
+      blocks += (config.steps + config.block_steps - 1) / config.block_steps;
+    }
+    return (blocks + kMaxPointsBetween - 1) / kMaxPointsBetween;
   }
 
   void run_controls(const char* when) {
@@ -141,6 +162,7 @@ class RankProcess {
     }
     result.operations = backend_->operations();
 
+    begin_noise(config);
     std::vector<PhaseRow> scratch(phases);
     std::int64_t step = 0;  // of the case, warm-up included
     stage(Stage::kWarmup);
@@ -155,15 +177,34 @@ class RankProcess {
     }
     for (std::int64_t timed = 0; timed < config.steps;) {
       const std::int64_t count = std::min(config.block_steps, config.steps - timed);
+      const bool calibrated = blocks_++ % blocks_per_point_ == 0 && calibrate("between");
       barrier("before a block");
-      run_block(entry, config, step, timed, count);
+      run_block(entry, config, step, timed, count, calibrated || timed == 0);
       step += count;
       timed += count;
     }
+    end_noise(entry, config);
+  }
+
+  // From before a case's warm-up to after its last step on every rank.
+  void begin_noise(const CaseConfig& config) {
+    if (config.noise_kind == "none") return;
+    if (rank_ == 0) start_noise(control_, config, deadlines_.prepare_ns);
+    barrier("noise has begun");
+  }
+  void end_noise(const RunOrderEntry& entry, const CaseConfig& config) {
+    if (config.noise_kind == "none") return;
+    barrier("end of a case with noise");
+    if (rank_ != 0) return;
+    Json noise = stop_noise(control_, config, deadlines_.prepare_ns);
+    noise["launch"] = plan_.launch;
+    noise["case"] = entry.case_index;
+    noise["repetition"] = entry.repetition;
+    result_.noise.push_back(std::move(noise));
   }
 
   void run_block(const RunOrderEntry& entry, const CaseConfig& config, std::int64_t step,
-                 std::int64_t timed, std::int64_t count) {
+                 std::int64_t timed, std::int64_t count, bool first_replay) {
     const int phases = phases_per_step(config);
     const std::span<PhaseRow> block = control_.rows(rank_).first(count * phases);
     for (std::int64_t i = 0; i < count; ++i) {
@@ -177,7 +218,8 @@ class RankProcess {
         row.repetition = entry.repetition;
         row.step = static_cast<std::int32_t>(timed + i);
         if (i == 0) row.flags |= kFlagFirstOfBlock;
-        if (i == 0 && timed == 0) row.flags |= kFlagFirstAfterWarmup;
+        // After warm-up, graph upload or calibration.
+        if (i == 0 && first_replay) row.flags |= kFlagFirstAfterWarmup;
         std::atomic_ref(row.sequence).store(++sequence_, std::memory_order_release);
       }
       slot_.progress.fetch_add(1, std::memory_order_relaxed);
@@ -225,6 +267,9 @@ class RankProcess {
   std::unique_ptr<Backend> backend_;
   RankResult result_;
   std::int64_t sequence_ = 0;
+  std::int64_t blocks_ = 0;  // of this launch, started
+  std::int64_t blocks_per_point_ = 1;
+  int points_between_ = 0;
 };
 
 }  // namespace

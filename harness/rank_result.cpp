@@ -10,7 +10,9 @@ void RankCaseResult::add(const CaseChecks& more) {
 }
 
 std::string RankResult::to_text() const {
-  Json document = {{"clock_pairs", clock_pairs}, {"overhead", overhead}};
+  Json document = {
+      {"clock_pairs", clock_pairs}, {"clock_points", clock_points}, {"overhead", overhead}};
+  document["noise"] = noise;
   document["cases"] = Json::array();
   for (const auto& [index, c] : cases) {
     document["cases"].push_back({{"index", index},
@@ -37,7 +39,9 @@ RankResult RankResult::from_text(std::string_view text) {
   const Json document = Json::parse(text);
   RankResult result;
   result.clock_pairs = document.at("clock_pairs");
+  result.clock_points = document.at("clock_points");
   result.overhead = document.at("overhead");
+  result.noise = document.at("noise");
   for (const Json& c : document.at("cases")) {
     RankCaseResult& out = result.cases[c.at("index").get<int>()];
     out.checks.bit_equal = c.at("bit_equal");

@@ -22,7 +22,9 @@ struct RankResult {
   std::map<int, RankCaseResult> cases;  // by case index
   std::vector<RunControl> controls;
   Json clock_pairs = Json::array();
+  Json clock_points = Json::array();  // samples of the device's clock
   Json overhead = Json::object();
+  Json noise = Json::array();  // of rank 0: what was asked for and done, by case
 
   std::string to_text() const;
   static RankResult from_text(std::string_view text);

@@ -142,7 +142,30 @@ ServingState::ServingState(const ServingShape& shape) : shape_(shape) {
 }
 
 std::int64_t ServingState::max_writes() const {
-  return static_cast<std::int64_t>(shape_.live_batch) * reach(shape_);
+  // New tokens; and of a request that leaves and the one that joins, a slot each.
+  return static_cast<std::int64_t>(shape_.live_batch) * (reach(shape_) + 2);
+}
+
+void ServingState::write(std::int64_t flat, std::int32_t slot) {
+  req_to_token_[flat] = slot;
+  inputs_.writes.push_back({flat, slot, 0});
+}
+
+// As the next owner of a row would: whoever reads it after its request has left reads a wrong page.
+void ServingState::give_up(std::int32_t pool_row) { write(pool_row * shape_.max_context, 0); }
+
+// The prefix is in place but for what give_up() took.
+void ServingState::take_over(std::int32_t pool_row) {
+  const std::int64_t flat = pool_row * shape_.max_context;
+  const std::int32_t slot = slot_of(pool_row, 0);
+  if (req_to_token_[flat] == slot) return;  // its first request
+  // A row may be given up and taken over in one step, and no two writes may name one place.
+  for (TokenWrite& earlier : inputs_.writes) {
+    if (earlier.flat != flat) continue;
+    req_to_token_[flat] = earlier.slot = slot;
+    return;
+  }
+  write(flat, slot);
 }
 
 std::int32_t ServingState::slot_of(std::int32_t pool_row, std::int64_t position) const {
@@ -162,9 +185,11 @@ void ServingState::join(std::int32_t row) {
   // The row that leaves takes the place of the one that joins: the last to be reused.
   const std::int32_t joined = free_rows_[free_head_];
   free_rows_[free_head_] = pool_row_[row];
+  give_up(pool_row_[row]);
   free_head_ = (free_head_ + 1) % free_rows_.size();
   pool_row_[row] = joined;
   ++generation_[joined];
+  take_over(joined);
   inputs_.seq_lens[row] = prefix_tokens_[joined];
   written_[row] = prefix_tokens_[joined];
   inputs_.resets.push_back({row, inputs_.seq_lens[row]});
@@ -175,10 +200,7 @@ void ServingState::grow(std::int32_t row) {
   const auto until = static_cast<std::int32_t>(
       std::min<std::int64_t>(inputs_.seq_lens[row] + reach(shape_), shape_.max_context));
   for (std::int32_t t = written_[row]; t < until; ++t) {
-    const std::int64_t flat = pool_row * shape_.max_context + t;
-    const std::int32_t slot = slot_of(pool_row, t);
-    req_to_token_[flat] = slot;
-    inputs_.writes.push_back({flat, slot, 0});
+    write(pool_row * shape_.max_context + t, slot_of(pool_row, t));
   }
   written_[row] = std::max(written_[row], until);
 }

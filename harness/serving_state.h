@@ -31,7 +31,7 @@ struct ServingShape {
   static ServingShape of(const CaseConfig& config);
 };
 
-// One new token: req_to_token[flat] = slot.
+// A new token, or the first slot of a row that changes hands: req_to_token[flat] = slot.
 struct TokenWrite {
   std::int64_t flat = 0;  // pool_row * max_context + position
   std::int32_t slot = 0;
@@ -55,7 +55,7 @@ struct StepInputs {
   std::vector<std::int64_t> draft_cache_loc;  // [draft_passes, batch_size], of draft token `pass`
   std::vector<std::int32_t> accept_lens;      // [batch_size] tokens that this step accepts; padded
                                               // rows query_len; what draft-extend (cumsum) reads
-  std::vector<TokenWrite> writes;             // new tokens' slots, see max_writes()
+  std::vector<TokenWrite> writes;             // see max_writes()
   std::vector<LengthReset> resets;            // capacity live_batch; all rows in step 0
 };
 
@@ -78,6 +78,9 @@ class ServingState {
 
  private:
   std::int32_t slot_of(std::int32_t pool_row, std::int64_t position) const;
+  void write(std::int64_t flat, std::int32_t slot);
+  void give_up(std::int32_t pool_row);
+  void take_over(std::int32_t pool_row);
   void join(std::int32_t row);
   void grow(std::int32_t row);
   void locate(std::int32_t row);

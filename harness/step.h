@@ -2,11 +2,14 @@
 //
 // Device is a backend's device side. It provides, none of which allocates, locks, logs or throws
 // (but when the run fails):
-//   wait_accept(step)        blocks until the host has seen the accept result of `step`; -1:
-//   nothing copy_inputs(phase)       grouped copies into the persistent input buffers, and padding
+//   wait_accept(step)        blocks until the host has seen the accept result of `step`;
+//                            -1: nothing
+//   check_device(step)       where another rank waits for the result of `step`: throws what an
+//                            earlier launch failed with; a modelled device works off its timeline
+//   copy_inputs(phase)       grouped copies into the persistent input buffers, and padding
 //   rebuild_metadata(phase)  the path's host work; nothing for a path inside the graph; before the
 //                            first phase also the legacy sync of seq_lens, where a case asks for it
-//   launch_graph(graph)      cudaGraphLaunch
+//   launch_graph(graph)      cudaGraphLaunch, or with eager execution each kernel of the graph
 //   stage_inputs(step)       computes the next step's inputs into a staging buffer, while the
 //                            device runs; never inside a stamped part
 #pragma once
@@ -20,6 +23,7 @@
 #include "harness/clock.h"
 #include "harness/contract/phase_row.h"
 #include "harness/control.h"
+#include "harness/coupling.h"
 #include "harness/injection.h"
 #include "harness/nvtx.h"
 #include "harness/step_plan.h"
@@ -48,6 +52,7 @@ class ThreadUsage {
 struct StepContext {
   RankSlot* slot = nullptr;  // stage word, for the launcher's diagnosis
   StepPlan plan;
+  Coupling coupling;
   std::int64_t run_ahead_depth = 0;  // steps whose results the host does not wait for; 0: coupled
   Injection injection;
   ThreadUsage usage;
@@ -64,7 +69,7 @@ void run_step(Device& device, StepContext& context, std::int64_t step, std::span
 
   context.at(Stage::kCoupling);
   const std::int64_t coupling_begin_ns = now_ns();
-  device.wait_accept(step - 1 - context.run_ahead_depth);
+  context.coupling.wait_accept(device, step - 1 - context.run_ahead_depth);
   const std::int64_t accept_seen_ns = now_ns();
 
   // Where nothing happens between two events they share a stamp.

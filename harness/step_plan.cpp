@@ -1,60 +1,84 @@
 #include "harness/step_plan.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "harness/compositions/composition.h"
+
 namespace tpjitter {
-namespace {
 
 using kernels::DecodePhase;
 using kernels::QueryMode;
 
-// SERVING engines at draft_steps / topk 1 / draft_tokens: draft_steps - 1 draft passes, then
-// target-verify, then draft-extend, each after its own rebuild.
-StepPlan speculative_plan(const CaseConfig& config) {
+StepPlan empty_speculative_plan(const CaseConfig& config) {
   StepPlan plan;
+  plan.graphs = 0;
   plan.query_len = static_cast<std::int32_t>(config.draft_tokens);
   plan.draft_passes = static_cast<int>(config.draft_steps) - 1;
+  return plan;
+}
+
+void append_phase(PlannedPhase phase, StepPlan& plan) {
+  phase.graph = plan.graphs++;
+  plan.phases.push_back(std::move(phase));
+}
+
+void append_draft_passes(const CaseConfig& config, StepPlan& plan) {
   const bool one_draft_graph = config.graph_layout == "merged";
-  int graph = 0;
   for (int pass = 0; pass < plan.draft_passes; ++pass) {
     PlannedPhase draft;
     draft.phase = Phase::kDraftDecode;
     draft.rebuild = DecodePhase::kDraftDecode;
     draft.inputs = PhaseInputs::kDraft;
     draft.draft_pass = pass;
-    draft.graph = graph;
+    draft.graph = plan.graphs;
     draft.launches = !one_draft_graph || pass + 1 == plan.draft_passes;
     draft.seqlen_offset = pass + 1;
     draft.swa = config.draft_swa;
+    draft.draft_model = true;
     draft.layers = static_cast<std::int32_t>(config.draft_layers);
     plan.phases.push_back(draft);
-    if (draft.launches) ++graph;
+    if (draft.launches) ++plan.graphs;
   }
+}
+
+PlannedPhase verify_phase(const CaseConfig& config) {
   PlannedPhase verify;
   verify.phase = Phase::kTargetVerify;
   verify.rebuild = DecodePhase::kTargetVerify;
   verify.inputs = PhaseInputs::kVerify;
-  verify.graph = graph++;
-  verify.seqlen_offset = plan.query_len;
-  verify.query_len = plan.query_len;
+  verify.query_len = static_cast<std::int32_t>(config.draft_tokens);
+  verify.seqlen_offset = verify.query_len;
   verify.swa = config.swa;
   verify.layers = static_cast<std::int32_t>(config.layers);
-  plan.phases.push_back(verify);
+  return verify;
+}
 
+PlannedPhase draft_extend_phase(const CaseConfig& config) {
   const bool strided = config.draft_extend == "strided";
   PlannedPhase extend;
   extend.phase = strided ? Phase::kDraftExtendStrided : Phase::kDraftExtendCumsum;
   extend.rebuild = strided ? DecodePhase::kDraftExtendStrided : DecodePhase::kDraftExtendCumsum;
   extend.inputs = PhaseInputs::kDraftExtend;
-  extend.graph = graph++;
-  extend.query_len = plan.query_len;
+  extend.query_len = static_cast<std::int32_t>(config.draft_tokens);
   extend.q_mode = strided ? QueryMode::kStrided : QueryMode::kCumsum;
   extend.swa = config.draft_swa;
+  extend.draft_model = true;
   extend.layers = static_cast<std::int32_t>(config.draft_layers);
-  plan.phases.push_back(extend);
-  plan.graphs = graph;
-  return plan;
+  extend.runner.counted = extend.query_len;
+  extend.runner.padded_accept = extend.query_len;
+  return extend;
 }
 
-}  // namespace
+// SERVING engines at draft_steps / topk 1 / draft_tokens: draft_steps - 1 draft passes, then
+// target-verify, then draft-extend, each after its own rebuild.
+StepPlan eagle_plan(const CaseConfig& config) {
+  StepPlan plan = empty_speculative_plan(config);
+  append_draft_passes(config, plan);
+  append_phase(verify_phase(config), plan);
+  append_phase(draft_extend_phase(config), plan);
+  return plan;
+}
 
 int StepPlan::first_phase(int g) const {
   int i = 0;
@@ -68,14 +92,33 @@ int StepPlan::last_phase(int g) const {
   return i;
 }
 
+bool reads_in_forward(const CaseConfig& config) {
+  if (config.path == "fused_in_graph") return true;
+  const StepPlan plan = step_plan(config);
+  return std::any_of(plan.phases.begin(), plan.phases.end(),
+                     [](const PlannedPhase& phase) { return !phase.replays_hook; });
+}
+
+bool has_schedule_stream(const CaseConfig& config) { return config.read_done != "post_replay"; }
+
 StepPlan step_plan(const CaseConfig& config) {
-  if (config.mode == "speculative") return speculative_plan(config);
+  if (config.mode == "speculative") return find_composition(config.composition).plan(config);
   StepPlan plan;
   PlannedPhase decode;
   decode.swa = config.swa;
   decode.layers = static_cast<std::int32_t>(config.layers);
   plan.phases.push_back(decode);
   return plan;
+}
+
+std::vector<std::int32_t> captured_batch_sizes(const CaseConfig& config) {
+  std::vector<std::int32_t> sizes;
+  for (const std::int64_t size : config.capture_batch_sizes) {
+    sizes.push_back(static_cast<std::int32_t>(size));
+  }
+  if (sizes.empty()) sizes.push_back(static_cast<std::int32_t>(config.batch_size));
+  std::sort(sizes.begin(), sizes.end());
+  return sizes;
 }
 
 }  // namespace tpjitter

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -16,8 +15,7 @@
 
 #include "harness/clock.h"
 #include "harness/contract/error.h"
-
-extern char** environ;
+#include "harness/spawn.h"
 
 namespace tpjitter {
 namespace {
@@ -70,32 +68,10 @@ Supervisor::~Supervisor() {
 }
 
 void Supervisor::start(int rank) {
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  // dup2 onto itself clears close-on-exec in the child only.
-  posix_spawn_file_actions_adddup2(&actions, control_.fd(), control_.fd());
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigemptyset(&none);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-
-  std::string words[] = {"tpjitter",     "rank",
-                         "--control-fd", std::to_string(control_.fd()),
-                         "--rank",       std::to_string(rank)};
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-
   Child& child = children_[rank];
-  const int error =
-      posix_spawn(&child.pid, "/proc/self/exe", &actions, &attributes, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
-  if (error != 0) {
-    throw RunError(fmt::format("rank {} could not be started: {}", rank, std::strerror(error)));
-  }
+  child.pid = spawn_self(
+      {"rank", "--control-fd", std::to_string(control_.fd()), "--rank", std::to_string(rank)},
+      control_.fd());
   child.running = true;
   child.progress_at_ns = now_ns();
 }
@@ -262,6 +238,10 @@ void Supervisor::end_others() {
     for (int k = 0; k < static_cast<int>(children_.size()); ++k) drain(k);
     usleep(kPollMs * 1000);
   }
+  kill_others();
+}
+
+void Supervisor::kill_others() {
   for (Child& child : children_) {
     if (child.running) kill(child.pid, SIGKILL);
   }
@@ -284,15 +264,17 @@ LaunchOutcome Supervisor::run() {
     }
     for (int k = 0; k < static_cast<int>(children_.size()); ++k) drain(k);
     if (!failure_) check_ended();
-  } catch (const Error& error) {  // the disk is full: end the ranks, keep what is written
+  } catch (const Error& error) {  // the disk is full, the noise ended: end the ranks
     fail(error.what());
-    end_others();
-    throw;
   }
   if (failure_) {
     std::vector<bool> ran;  // ranks that the failure found alive were stopped by us
     for (const Child& child : children_) ran.push_back(child.running);
-    end_others();
+    try {
+      end_others();
+    } catch (const Error&) {  // rows of the last blocks have no place either
+      kill_others();
+    }
     for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
       RankEnd& end = outcome_.ranks[k];
       const RankSlot& slot = control_.rank(k);
@@ -308,7 +290,10 @@ LaunchOutcome Supervisor::run() {
           end.status = "stopped";
       }
       if (end.status != "complete") end.ended_at = where(k);
-      drain_partial(k);
+      try {
+        drain_partial(k);
+      } catch (const Error&) {  // the reason is known already; what is written is kept
+      }
     }
   }
   outcome_.failure = failure_;

@@ -57,6 +57,7 @@ class Supervisor {
   void check_signals();
   void fail(const std::string& reason);
   void end_others();
+  void kill_others();
   std::string where(int rank);
   std::string describe_end(int rank);
 

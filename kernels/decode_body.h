@@ -8,15 +8,10 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/attention_tables.h"
 #include "kernels/decode_metadata.h"
 #include "kernels/spin.h"
 #include "kernels/stamps.h"
-
-#if defined(__CUDACC__)
-#define TPJITTER_HOST_DEVICE __host__ __device__
-#else
-#define TPJITTER_HOST_DEVICE
-#endif
 
 namespace tpjitter::kernels {
 
@@ -36,7 +31,20 @@ enum class FoldTag : std::uint32_t {
   kOutCacheLoc = 5,
   kSwaPageTable = 6,
   kSwaOutCacheLoc = 7,
+  kKvIndptr = 8,
+  kKvIndices = 9,
+  kQoIndptr = 10,
+  kKvLastPageLen = 11,
+  kSwaKvIndptr = 12,
+  kSwaKvIndices = 13,
+  kSwaQoIndptr = 14,
+  kSwaKvLastPageLen = 15,
+  kStateIndices = 32,
+  kQueryStartLoc = 33,
 };
+// Tags 1 to 7 of a second set of paged tables (the second half of a batch, a tree's expand object)
+// are these much higher: 17 to 23.
+inline constexpr std::uint32_t kSecondSet = 16;
 
 // Contribution of one live value; the sum over all of them, modulo 2^64, is a layer's fold.
 // position: row for lengths and locations, row * max_seq_pages + column for page tables.
@@ -66,11 +74,6 @@ TPJITTER_HOST_DEVICE inline std::int32_t all_reduce_value(std::int32_t rank, std
   return static_cast<std::int32_t>((3 * rank + step + 5 * ordinal + (i & 3)) & 7);
 }
 
-// Sliding layers read the SWA tables: even layers, as in gpt-oss; none without SWA.
-TPJITTER_HOST_DEVICE inline bool layer_is_sliding(bool swa, int layer) {
-  return swa && layer % 2 == 0;
-}
-
 struct DecodeBodyShape {
   std::int32_t layers = 1;
   std::int32_t world_size = 1;
@@ -83,13 +86,20 @@ inline constexpr int kAllReducesPerLayer = 2;
 // Reads page-table columns below ceil(cache_seqlens / page_size) only, out_cache_loc's live prefix,
 // and all of swa_out_cache_loc's view.
 std::uint64_t reference_metadata_fold(const DecodeMetadataArgs& metadata, bool sliding);
+// Fold of what a layer of that kind reads, host memory: of each table its live values, which are
+//   page tables   columns below ceil(cache_seqlens / page_size); lengths and prefix sums of all rows
+//   index lists   kv_indptr, and kv_indices below the last prefix sum and the capacity
+//   linear        all of state_indices and query_start_loc, no locations
+std::uint64_t reference_tables_fold(const DecodeMetadataArgs& metadata,
+                                    const AttentionTables& tables, LayerKind layer);
 
-// One forward in a graph: its layers read this metadata. Layers and all-reduce ordinals count on
-// over the forwards of a graph.
+// One forward in a graph: its layers read this metadata and, but for kPaged, these tables. Layers
+// and all-reduce ordinals count on over the forwards of a graph.
 struct GraphForward {
   DecodeMetadataArgs metadata;
   std::int32_t layers = 1;
   bool swa = false;
+  AttentionTables tables = {};
 };
 
 // Checksum that a replay of a graph must give; shape.layers and shape.swa are not used.
@@ -135,8 +145,10 @@ TPJITTER_HOST_DEVICE inline std::int64_t attention_counter_rows(std::int64_t max
   return (max_requests + 1) * (draft_tokens > 1 ? draft_tokens : 1);
 }
 
-// Of one forward in a graph; only metadata, shape.swa and stamp_begin differ between forwards.
-struct DecodeBodyArgs {
+// Of one forward in a graph; only metadata, shape.swa, stamp_begin and the tables of DecodeBodyArgs
+// differ between forwards. What every kernel of the body takes: tables travel only with the
+// attention that reads them, so that a paged forward's launches carry no more than this.
+struct DecodeBodyCommon {
   DecodeMetadataArgs metadata;  // the rebuilt tables; cu_seqlens_q set, whoever filled it
   DecodeBodyShape shape;        // layers of the whole graph; all_reduce_elements a multiple of 8
   DecodeBodyState* state = nullptr;  // device
@@ -153,6 +165,9 @@ struct DecodeBodyArgs {
   AttentionScratch scratch;
   StampRing ring;
   SpinGuard guard;
+};
+struct DecodeBodyArgs : DecodeBodyCommon {
+  AttentionTables tables;  // kPaged: metadata's are read
 };
 
 struct AcceptArgs {
@@ -171,15 +186,15 @@ struct AcceptArgs {
 // nodes); then head and accept. Layers count on over the forwards of a graph. Each folds the output
 // of the all-reduce before it; attention and load make the input of the one after. Return
 // cudaError_t; capturable. launch_attention returns cudaErrorInvalidValue where counter_rows are
-// too few.
+// too few or the kind of the tables is not one of the enumeration.
 // pdl: launched with programmatic stream serialization. The kernel may start before the one ahead
 // of it in the stream has ended, and waits for its end before it touches memory or takes a stamp.
 int launch_attention(const DecodeBodyArgs& args, int layer, CUstream_st* stream);
-int launch_load(const DecodeBodyArgs& args, int layer, CUstream_st* stream);
+int launch_load(const DecodeBodyCommon& args, int layer, CUstream_st* stream);
 int launch_empty_node(CUstream_st* stream, bool pdl = false);
 // Sets `count` 32-bit words: what a fill baked into a graph replays. Never with pdl, as engines'.
 int launch_fill(void* words, std::uint32_t value, std::int64_t count, CUstream_st* stream);
-int launch_head(const DecodeBodyArgs& args, CUstream_st* stream);
+int launch_head(const DecodeBodyCommon& args, CUstream_st* stream);
 int launch_accept(const AcceptArgs& args, CUstream_st* stream);
 
 }  // namespace tpjitter::kernels

@@ -7,7 +7,8 @@
 
 namespace tpjitter::kernels {
 
-enum class IntType : std::int32_t { kInt32 = 4, kInt64 = 8 };  // value = bytes
+// Value = bytes. kUint8: attention masks only; indices and lengths are int32 or int64.
+enum class IntType : std::int32_t { kUint8 = 1, kInt32 = 4, kInt64 = 8 };
 
 // How cu_seqlens_q is made.
 enum class QueryMode : std::int32_t {
@@ -62,5 +63,11 @@ struct DecodeMetadataArgs {
 // page 0); the SWA page id is -1 for a negative slot or a negative mapping; swa_out_cache_loc keeps
 // a negative location as -1 and is 0 past the live prefix.
 void reference_decode_metadata(const DecodeMetadataArgs& args);
+
+// Throws std::invalid_argument that says needed and available where a mapping does not have an entry
+// for each of num_slots slots, one for each of the padding page's, and a last one of -1, which is
+// what index -1 wraps to in the op-by-op path. `mapping`: host memory, [length].
+void check_swa_mapping(const std::int64_t* mapping, std::int64_t length, std::int64_t num_slots,
+                       std::int32_t page_size);
 
 }  // namespace tpjitter::kernels

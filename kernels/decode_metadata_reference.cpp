@@ -1,6 +1,8 @@
 // The decode-metadata rebuild as plain loops: what every path must equal. The one subtle thing is
 // the sign rule: a page id truncates towards zero, an SWA page id of anything negative is -1.
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 #include "kernels/decode_metadata.h"
 
@@ -63,6 +65,21 @@ void reference_decode_metadata(const DecodeMetadataArgs& args) {
     fill_row(args, row);
   }
   if (args.batch_size > 0 && args.swa_out_cache_loc != nullptr) fill_swa_out_cache_loc(args);
+}
+
+void check_swa_mapping(const std::int64_t* mapping, std::int64_t length, std::int64_t num_slots,
+                       std::int32_t page_size) {
+  const std::int64_t needed = num_slots + page_size + 1;
+  if (length != needed) {
+    throw std::invalid_argument("SWA mapping: " + std::to_string(length) + " entries, needed " +
+                                std::to_string(needed) + " for " + std::to_string(num_slots) +
+                                " slots, a padding page of " + std::to_string(page_size) +
+                                " and the -1 at the end");
+  }
+  if (mapping[length - 1] != -1) {
+    throw std::invalid_argument("SWA mapping: the last entry is " +
+                                std::to_string(mapping[length - 1]) + ", not -1");
+  }
 }
 
 }  // namespace tpjitter::kernels

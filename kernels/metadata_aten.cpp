@@ -14,17 +14,15 @@ std::int64_t ceil_divide(std::int64_t tokens, std::int64_t divisor) {
   return (tokens + divisor - 1) / divisor;
 }
 
-// cache_seqlens from seq_lens, and the longest length of the batch, tokens.
-std::int64_t update_seqlens(TensorOps& ops, DecodePhase phase, const AtenMetadataArgs& args,
-                            const Tensor& seq_lens, const Tensor& seq_lens_cpu,
-                            const Tensor& cache_seqlens) {
-  const std::int64_t offset = args.metadata.seqlen_offset;
-  update_cache_seqlens(ops, phase, offset, seq_lens, cache_seqlens);
+// The longest length of the batch, tokens.
+std::int64_t longest_length(TensorOps& ops, DecodePhase phase, const AtenMetadataArgs& args,
+                            const Tensor& seq_lens_cpu, const Tensor& cache_seqlens) {
   if (phase == DecodePhase::kDraftDecode) return ops.item(ops.max(cache_seqlens));
   const std::int64_t longest = ops.item(ops.max(seq_lens_cpu));
   if (phase == DecodePhase::kNormalDecode) return longest;
   // Verify and draft-extend compute it again for the page count.
-  return ops.item(ops.max(seq_lens_cpu)) + (phase == DecodePhase::kTargetVerify ? offset : 0);
+  const bool adds = phase == DecodePhase::kTargetVerify;
+  return ops.item(ops.max(seq_lens_cpu)) + (adds ? args.metadata.seqlen_offset : 0);
 }
 
 // page_table[:, :P], and swa_page_table[:, :P] where there is one.
@@ -70,9 +68,9 @@ int rebuild_metadata_aten(TensorOps& ops, DecodePhase phase, const AtenMetadataA
 
   const Tensor seq_lens = ops.slice(
       vector_tensor(metadata.seq_lens, metadata.seq_lens_type, batch_size), 0, 0, batch_size);
-  Tensor host_lens = vector_tensor(args.seq_lens_cpu, IntType::kInt64, batch_size);
-  host_lens.on_host = true;
-  const Tensor seq_lens_cpu = ops.slice(host_lens, 0, 0, batch_size);
+  Tensor seq_lens_cpu = vector_tensor(args.seq_lens_cpu, IntType::kInt64, batch_size);
+  seq_lens_cpu.on_host = true;
+  if (args.static_pages == 0) seq_lens_cpu = ops.slice(seq_lens_cpu, 0, 0, batch_size);
   const Tensor req_pool_indices = ops.slice(
       vector_tensor(metadata.req_pool_indices, metadata.req_pool_indices_type, batch_size), 0, 0,
       batch_size);
@@ -81,9 +79,12 @@ int rebuild_metadata_aten(TensorOps& ops, DecodePhase phase, const AtenMetadataA
     cache_seqlens = ops.slice(cache_seqlens, 0, 0, batch_size);
   }
 
-  const std::int64_t longest =
-      update_seqlens(ops, phase, args, seq_lens, seq_lens_cpu, cache_seqlens);
-  const std::int64_t pages = ceil_divide(longest, metadata.page_size);
+  update_cache_seqlens(ops, phase, metadata.seqlen_offset, seq_lens, cache_seqlens);
+  const std::int64_t pages =
+      args.static_pages > 0
+          ? args.static_pages
+          : ceil_divide(longest_length(ops, phase, args, seq_lens_cpu, cache_seqlens),
+                        metadata.page_size);
   if (pages > metadata.max_seq_pages) {
     throw std::invalid_argument("aten metadata: a length is past max_seq_pages * page_size");
   }

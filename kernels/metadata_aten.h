@@ -29,6 +29,9 @@ struct AtenMetadataArgs {
   std::int64_t full_to_swa_len = 0;               // entries, with the -1 at the end; SWA only
   std::int64_t swa_out_buffer_len = 0;  // the persistent buffer, zeroed to its end, whatever
                                         // swa_out_len says; 0: swa_out_len
+  // P without a look at any length, for a capture: a P of the lengths at capture would silently
+  // leave out the pages of longer ones at replay. 0: P of the batch's longest request.
+  std::int64_t static_pages = 0;
 };
 
 // Returns ops.status(). Throws std::invalid_argument where PyTorch would raise: more out_cache_loc

@@ -80,7 +80,7 @@ __device__ std::int64_t warp_inclusive_sum(std::int64_t value) {
 }
 
 // Rows [base, base + 1024) into the tile, rows past the batch empty; returns the tile's entries.
-__device__ std::int64_t load_tile(const KvIndicesArgs& args, std::int64_t base, RowTile* tile) {
+__device__ std::int64_t load_tile(const KvIndicesArgs& args, std::int32_t base, RowTile* tile) {
   const unsigned warp = threadIdx.x / 32;
   const int first = static_cast<int>(threadIdx.x) * kItems;
   std::int32_t length[kItems];
@@ -88,8 +88,8 @@ __device__ std::int64_t load_tile(const KvIndicesArgs& args, std::int64_t base, 
 #pragma unroll
   for (int j = 0; j < kItems; ++j) {
     length[j] = 0;
-    const std::int64_t row = base + first + j;
-    if (row >= args.batch_size) continue;
+    if (first + j >= args.batch_size - base) continue;
+    const std::int64_t row = std::int64_t{base} + first + j;
     const std::int64_t pool_row = load_int(args.req_pool_indices, args.req_pool_indices_type, row);
     const RowRange range = load_range(args, row);
     tile->pool_begin[first + j] = pool_row * args.req_to_token_stride;
@@ -117,17 +117,18 @@ __device__ std::int64_t load_tile(const KvIndicesArgs& args, std::int64_t base, 
 }
 
 // One block only. Entry 0 of kv_indptr is the caller's.
-__device__ void write_indptr(const KvIndicesArgs& args, std::int64_t base,
+__device__ void write_indptr(const KvIndicesArgs& args, std::int32_t base,
                              std::int64_t entries_before, std::int64_t entries,
                              const RowTile& tile) {
   const KvIndicesWrapper& wrapper = args.wrapper;
-  const auto rows = static_cast<int>(min(args.batch_size - base, std::int64_t{kTileRows}));
+  const int rows = min(args.batch_size - base, kTileRows);
   for (int i = static_cast<int>(threadIdx.x); i < rows; i += kThreads) {
     const std::int64_t end = i + 1 < rows ? tile.begin[i + 1] : entries;
-    wrapper.kv_indptr[base + i + 1] = static_cast<std::int32_t>(entries_before + end);
+    const std::int64_t at = std::int64_t{base} + i + 1;
+    wrapper.kv_indptr[at] = static_cast<std::int32_t>(entries_before + end);
     if (wrapper.qo_indptr == nullptr) continue;
-    wrapper.qo_indptr[base + i + 1] = static_cast<std::int32_t>((base + i + 1) * args.q_stride);
-    if (base + i == 0) wrapper.qo_indptr[0] = 0;
+    wrapper.qo_indptr[at] = static_cast<std::int32_t>(at * args.q_stride);
+    if (at == 1) wrapper.qo_indptr[0] = 0;
   }
 }
 
@@ -146,7 +147,7 @@ __device__ int find_row(const RowTile& tile, int low, int high, std::int64_t ent
 }
 
 // This block's share of the tile's entries, up to the capacity.
-__device__ void copy_share(const KvIndicesArgs& args, std::int64_t base,
+__device__ void copy_share(const KvIndicesArgs& args, std::int32_t base,
                            std::int64_t entries_before, std::int64_t entries, const RowTile& tile) {
   const std::int64_t room = args.wrapper.capacity - entries_before;
   if (room < entries) entries = max(std::int64_t{0}, room);  // the row is cut here
@@ -154,20 +155,23 @@ __device__ void copy_share(const KvIndicesArgs& args, std::int64_t base,
   const std::int64_t share = (even + kThreads - 1) / kThreads * kThreads;
   const std::int64_t end = min((blockIdx.x + std::int64_t{1}) * share, entries);
   std::int32_t* out = args.wrapper.kv_indices + entries_before;
-  const auto last_row = static_cast<int>(min(args.batch_size - base, std::int64_t{kTileRows})) - 1;
+  const int last_row = min(args.batch_size - base, kTileRows) - 1;
+  const auto thread = static_cast<int>(threadIdx.x);
   int high = 0;
   for (std::int64_t step = blockIdx.x * share; step < end; step += kTileRows) {
+    // Within a step 32 bits are enough, and the registers that they save are not spilled.
+    const auto count = static_cast<int>(min(end - step, std::int64_t{kTileRows}));
     // The rows of these 1024 entries; usually one, and then no thread searches further.
     const int low = find_row(tile, high, last_row, step);
-    high = find_row(tile, low, last_row, min(step + kTileRows, end) - 1);
+    high = find_row(tile, low, last_row, step + count - 1);
     std::int32_t slot[kItems];
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-      const std::int64_t entry = step + j * kThreads + threadIdx.x;
       slot[j] = -1;
-      if (entry >= end) continue;
-      const int row = find_row(tile, low, high, entry);
-      const std::int64_t column = tile.start[row] + (entry - tile.begin[row]);
+      const int i = j * kThreads + thread;
+      if (i >= count) continue;
+      const int row = find_row(tile, low, high, step + i);
+      const std::int64_t column = tile.start[row] + (step + i - tile.begin[row]);
       if (column >= args.req_to_token_stride) continue;  // past the request's row
       slot[j] = __ldg(args.req_to_token + tile.pool_begin[row] + column);
     }
@@ -183,8 +187,8 @@ __device__ void copy_share(const KvIndicesArgs& args, std::int64_t base,
     }
 #pragma unroll
     for (int j = 0; j < kItems; ++j) {
-      const std::int64_t entry = step + j * kThreads + threadIdx.x;
-      if (entry < end) out[entry] = slot[j];
+      const int i = j * kThreads + thread;
+      if (i < count) out[step + i] = slot[j];
     }
   }
 }
@@ -196,7 +200,8 @@ __global__ void __launch_bounds__(kThreads, 8)
   __shared__ RowTile tile;
   const KvIndicesArgs& args = list.fills[blockIdx.y];
   std::int64_t entries_before = 0;
-  for (std::int64_t base = 0; base < args.batch_size; base += kTileRows) {
+  for (std::int32_t t = 0; std::int64_t{t} * kTileRows < args.batch_size; ++t) {
+    const std::int32_t base = t * kTileRows;
     const std::int64_t entries = load_tile(args, base, &tile);
     if (blockIdx.x == gridDim.x - 1) write_indptr(args, base, entries_before, entries, tile);
     copy_share(args, base, entries_before, entries, tile);

@@ -24,8 +24,10 @@ __device__ __forceinline__ std::uint32_t load_acquire_system(const std::uint32_t
   return value;
 }
 
-__device__ __forceinline__ void store_release_system(std::uint32_t* address, std::uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+// With the relaxed store after it, a release; apart from it, so that a stamp can stand between.
+// __threadfence_system() is the sequentially consistent fence, which costs more.
+__device__ __forceinline__ void fence_release_system() {
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
 __device__ __forceinline__ std::uint32_t load_relaxed_system(const std::uint32_t* address) {

@@ -12,8 +12,10 @@ namespace tpjitter::kernels {
 
 // One all-reduce on one rank. ns of this rank's globaltimer; 0: not taken.
 struct alignas(16) AllReduceStamp {
-  std::int64_t own_ns;  // just before the release to peers (bracketed: before the collective)
-  std::int64_t end_ns;  // after block 0's share of the reduction (bracketed: after the collective)
+  std::int64_t
+      own_ns;  // just before the store that releases to peers (bracketed: before the collective)
+  std::int64_t
+      end_ns;  // after the first thread's share of the reduction (bracketed: after the collective)
   std::int64_t seen_ns[kMaxAllReduceRanks];  // just after the acquire of p's flag; own: 0
   std::uint32_t waited;                      // bit p: p's flag was late and was polled for
   std::uint32_t reserved;

@@ -1,4 +1,4 @@
-// Applies one step's staged inputs.
+// Applies one step's staged inputs, in one kernel or with the scheduler's writes in one of their own.
 // Inputs:   the staging buffer of step_inputs.h, on the device.
 // Outputs:  req_pool_indices, accept_lens, seq_lens [batch_size]; out_cache_loc [batch_size,
 //           query_len]; draft_cache_loc [draft_passes, batch_size]; req_to_token, new tokens only.
@@ -38,6 +38,13 @@ __device__ void apply_locations(const StepInputsArgs& args, std::int64_t i) {
   }
 }
 
+__device__ void apply_write(const StepInputsArgs& args, const StagedHeader& header,
+                            std::int64_t i) {
+  if (args.req_to_token == nullptr || i >= header.num_writes) return;
+  const StagedTokenWrite write = part<StagedTokenWrite>(args, args.layout.writes)[i];
+  args.req_to_token[write.flat] = write.slot;
+}
+
 __global__ void step_inputs_kernel(const StepInputsArgs args) {
   const StagedHeader header = *part<StagedHeader>(args, 0);
   const auto i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -56,15 +63,26 @@ __global__ void step_inputs_kernel(const StepInputsArgs args) {
     const StagedLengthReset reset = part<StagedLengthReset>(args, args.layout.resets)[i];
     args.seq_lens[reset.row] = reset.seq_len;
   }
-  if (i < header.num_writes) {
-    const StagedTokenWrite write = part<StagedTokenWrite>(args, args.layout.writes)[i];
-    args.req_to_token[write.flat] = write.slot;
-  }
+  apply_write(args, header, i);
 }
 
-__global__ void extend_lengths_kernel(const ExtendLengthsArgs args) {
+__global__ void token_writes_kernel(const StepInputsArgs args) {
+  apply_write(args, *part<StagedHeader>(args, 0),
+              static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x);
+}
+
+__global__ void runner_inputs_kernel(const RunnerInputsArgs args) {
   const auto i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < args.batch_size) args.extended[i] = std::int64_t{args.seq_lens[i]} + args.query_len;
+  if (i >= args.batch_size) return;
+  const bool live = i < args.live_rows;
+  const std::int32_t length = live ? args.seq_lens[i] + args.counted : 1;
+  if (args.lengths_type == IntType::kInt64) {
+    static_cast<std::int64_t*>(args.lengths)[i] = length;
+  } else {
+    static_cast<std::int32_t*>(args.lengths)[i] = length;
+  }
+  if (live && args.pool_rows != nullptr) args.pool_rows[i] = args.req_pool_indices[i];
+  if (args.accepts != nullptr) args.accepts[i] = live ? args.accept_lens[i] : args.padded_accept;
 }
 
 unsigned blocks_for(std::int64_t items) {
@@ -78,15 +96,21 @@ int launch_step_inputs(const StepInputsArgs& args, CUstream_st* stream) {
   const std::int64_t a_row =
       layout.query_len > layout.draft_passes ? layout.query_len : layout.draft_passes;
   std::int64_t items = layout.batch_size * a_row;
-  if (args.max_writes > items) items = args.max_writes;
+  if (args.req_to_token != nullptr && args.max_writes > items) items = args.max_writes;
   if (items == 0) return cudaSuccess;
   step_inputs_kernel<<<blocks_for(items), kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 
-int launch_extend_lengths(const ExtendLengthsArgs& args, CUstream_st* stream) {
+int launch_token_writes(const StepInputsArgs& args, CUstream_st* stream) {
+  if (args.max_writes == 0) return cudaSuccess;
+  token_writes_kernel<<<blocks_for(args.max_writes), kThreads, 0, stream>>>(args);
+  return cudaGetLastError();
+}
+
+int launch_runner_inputs(const RunnerInputsArgs& args, CUstream_st* stream) {
   if (args.batch_size == 0) return cudaSuccess;
-  extend_lengths_kernel<<<blocks_for(args.batch_size), kThreads, 0, stream>>>(args);
+  runner_inputs_kernel<<<blocks_for(args.batch_size), kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/decode_metadata.h"
+
 struct CUstream_st;
 
 namespace tpjitter::kernels {
@@ -77,21 +79,32 @@ struct StepInputsArgs {
   std::int64_t draft_cache_loc_stride = 0;   // elements, at least batch_size
   std::int32_t* accept_lens = nullptr;       // [batch_size]; with draft passes only
   std::int32_t* seq_lens = nullptr;          // [batch_size], resets only
-  std::int32_t* req_to_token = nullptr;
+  std::int32_t* req_to_token = nullptr;      // null: launch_token_writes does that part
 };
 
 // Returns cudaError_t.
 int launch_step_inputs(const StepInputsArgs& args, CUstream_st* stream);
+// The new tokens' slots only: the scheduler's part, on a stream of its own.
+int launch_token_writes(const StepInputsArgs& args, CUstream_st* stream);
 
-// Draft-extend's lengths: the draft tokens already counted, int64 as its runner keeps them.
-struct ExtendLengthsArgs {
-  const std::int32_t* seq_lens = nullptr;  // [batch_size]
-  std::int64_t* extended = nullptr;        // [batch_size] = seq_lens + query_len
-  std::int32_t batch_size = 0;             // padded rows included
-  std::int32_t query_len = 1;
+// The input buffers of a draft runner of its own (draft-extend, frozen draft loop), from the step's:
+// seq_lens plus the tokens that it counts, in its own type, padded rows 1; where its padding differs
+// from the step's also pool rows and accept lengths.
+struct RunnerInputsArgs {
+  const std::int32_t* seq_lens = nullptr;          // [live_rows]
+  void* lengths = nullptr;                         // [batch_size] of lengths_type
+  const std::int64_t* req_pool_indices = nullptr;  // [live_rows]
+  std::int64_t* pool_rows = nullptr;               // [batch_size], padded ones stay; null: none
+  const std::int32_t* accept_lens = nullptr;       // [live_rows]
+  std::int32_t* accepts = nullptr;                 // [batch_size]; null: none
+  std::int32_t batch_size = 0;
+  std::int32_t live_rows = 0;  // the rest are padded
+  std::int32_t counted = 0;    // tokens
+  std::int32_t padded_accept = 0;
+  IntType lengths_type = IntType::kInt64;
 };
 
 // Returns cudaError_t.
-int launch_extend_lengths(const ExtendLengthsArgs& args, CUstream_st* stream);
+int launch_runner_inputs(const RunnerInputsArgs& args, CUstream_st* stream);
 
 }  // namespace tpjitter::kernels

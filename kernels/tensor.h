@@ -41,6 +41,10 @@ inline Tensor matrix_tensor(const void* data, IntType dtype, std::int64_t rows,
   return tensor;
 }
 
+inline const char* int_type_name(IntType type) {
+  return type == IntType::kInt64 ? "int64" : type == IntType::kInt32 ? "int32" : "uint8";
+}
+
 // Strides of dimensions of size 1 do not matter, as in PyTorch.
 inline bool is_contiguous(const Tensor& tensor) {
   if (tensor.numel() <= 1) return true;

@@ -175,10 +175,7 @@ Tensor TensorOps::max(const Tensor& tensor) {
   if (tensor.numel() == 0) throw std::invalid_argument("max: tensor has no elements");
   Tensor result;
   if (tensor.on_host) {
-    host_scalar_ = host_max(tensor);
-    result = vector_tensor(&host_scalar_, IntType::kInt64, 1);
-    result.on_host = true;
-    result.dims = 0;
+    result = host_scalar(host_max(tensor));
   } else {
     result = make_temporary(1, 1, 0, tensor.dtype);
     run_max(result, tensor);
@@ -230,6 +227,20 @@ std::int64_t TensorOps::host_max(const Tensor& tensor) {
     largest = std::max(largest, load_element(tensor, i));
   }
   return largest;
+}
+
+std::int64_t TensorOps::host_sum(const Tensor& tensor) {
+  std::int64_t total = 0;
+  for (std::int64_t i = 0; i < tensor.sizes[0]; ++i) total += load_element(tensor, i);
+  return total;
+}
+
+Tensor TensorOps::host_scalar(std::int64_t value) {
+  host_scalar_ = value;
+  Tensor result = vector_tensor(&host_scalar_, IntType::kInt64, 1);
+  result.on_host = true;
+  result.dims = 0;
+  return result;
 }
 
 std::int64_t TensorOps::host_item(const Tensor& scalar) { return load_element(scalar, 0); }

@@ -3,7 +3,7 @@
 //          number of launches and copies. The scan is CUB's DeviceScan (two kernels), as there.
 // Grid:    a column block by rows, so that no element needs a division to find its place; vectors
 //          are laid along the columns.
-// Limits:  capturable but for item(); 64-bit offsets; cumsum in int32 only.
+// Limits:  capturable but for item(); 64-bit offsets.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -11,30 +11,11 @@
 #include <cub/device/device_scan.cuh>
 
 #include "kernels/metadata_page_table.h"
+#include "kernels/tensor_elements.cuh"
 #include "kernels/tensor_ops_cuda.h"
 
 namespace tpjitter::kernels {
 namespace {
-
-constexpr int kThreads = 256;
-constexpr int kMaxGridY = 65535;
-
-__device__ std::int64_t offset(const Tensor& tensor, std::int64_t row, std::int64_t column) {
-  return row * tensor.strides[0] + column * tensor.strides[1];
-}
-
-__device__ std::int64_t load(const Tensor& tensor, std::int64_t at) {
-  return tensor.dtype == IntType::kInt64 ? static_cast<const std::int64_t*>(tensor.data)[at]
-                                         : static_cast<const std::int32_t*>(tensor.data)[at];
-}
-
-__device__ void store(const Tensor& tensor, std::int64_t at, std::int64_t value) {
-  if (tensor.dtype == IntType::kInt64) {
-    static_cast<std::int64_t*>(tensor.data)[at] = value;
-  } else {
-    static_cast<std::int32_t*>(tensor.data)[at] = static_cast<std::int32_t>(value);
-  }
-}
 
 // What an elementwise kernel computes from the source's element and its place.
 struct Convert {
@@ -67,11 +48,12 @@ struct Arange {
 
 template <bool kHasSource, typename Function>
 __global__ void elementwise_kernel(Tensor destination, Tensor source, Function function) {
-  const std::int64_t column = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t column = std::int64_t{blockIdx.x} * kTensorThreads + threadIdx.x;
   if (column >= destination.sizes[1]) return;  // tail of the last column block
   for (std::int64_t row = blockIdx.y; row < destination.sizes[0]; row += gridDim.y) {
-    const std::int64_t x = kHasSource ? load(source, offset(source, row, column)) : 0;
-    store(destination, offset(destination, row, column), function(x, column));
+    const std::int64_t x =
+        kHasSource ? load_element(source, element_offset(source, row, column)) : 0;
+    store_element(destination, element_offset(destination, row, column), function(x, column));
   }
 }
 
@@ -79,27 +61,27 @@ __global__ void elementwise_kernel(Tensor destination, Tensor source, Function f
 // negative indices; no range check.
 template <bool kTwoIndices>
 __global__ void gather_kernel(Tensor destination, Tensor source, Tensor rows, Tensor columns) {
-  const std::int64_t column = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t column = std::int64_t{blockIdx.x} * kTensorThreads + threadIdx.x;
   if (column >= destination.sizes[1]) return;
   for (std::int64_t row = blockIdx.y; row < destination.sizes[0]; row += gridDim.y) {
-    std::int64_t first = load(rows, offset(rows, row, column));
+    std::int64_t first = load_element(rows, element_offset(rows, row, column));
     if (first < 0) first += source.sizes[0];
     std::int64_t second = 0;
     if (kTwoIndices) {
-      second = load(columns, offset(columns, row, column));
+      second = load_element(columns, element_offset(columns, row, column));
       if (second < 0) second += source.sizes[1];
     }
-    store(destination, offset(destination, row, column),
-          load(source, first * source.strides[0] + second * source.strides[1]));
+    store_element(destination, element_offset(destination, row, column),
+                  load_element(source, first * source.strides[0] + second * source.strides[1]));
   }
 }
 
 // One block: batches are at most a few thousand entries.
 __global__ void max_kernel(Tensor destination, Tensor source) {
-  __shared__ std::int64_t warp_largest[kThreads / 32];
+  __shared__ std::int64_t warp_largest[kTensorThreads / 32];
   std::int64_t largest = INT64_MIN;
-  for (std::int64_t i = threadIdx.x; i < source.sizes[0]; i += kThreads) {
-    largest = max(largest, load(source, i * source.strides[0]));
+  for (std::int64_t i = threadIdx.x; i < source.sizes[0]; i += kTensorThreads) {
+    largest = max(largest, load_element(source, i * source.strides[0]));
   }
   for (int distance = 16; distance > 0; distance /= 2) {
     largest = max(largest, __shfl_down_sync(0xffffffffu, largest, distance));
@@ -108,20 +90,7 @@ __global__ void max_kernel(Tensor destination, Tensor source) {
   __syncthreads();
   if (threadIdx.x != 0) return;
   for (const std::int64_t candidate : warp_largest) largest = max(largest, candidate);
-  store(destination, 0, largest);
-}
-
-// A vector as one row, so that its entries spread over the threads.
-Tensor along_columns(Tensor tensor, bool is_vector) {
-  if (!is_vector) return tensor;
-  std::swap(tensor.sizes[0], tensor.sizes[1]);
-  std::swap(tensor.strides[0], tensor.strides[1]);
-  return tensor;
-}
-
-dim3 grid_of(const Tensor& tensor) {
-  return dim3(static_cast<unsigned>((tensor.sizes[1] + kThreads - 1) / kThreads),
-              static_cast<unsigned>(std::min<std::int64_t>(tensor.sizes[0], kMaxGridY)));
+  store_element(destination, 0, largest);
 }
 
 template <bool kHasSource, typename Function>
@@ -129,8 +98,8 @@ int launch_elementwise(const Tensor& destination, const Tensor& source, Function
                        cudaStream_t stream) {
   const bool is_vector = destination.sizes[1] == 1;
   const Tensor out = along_columns(destination, is_vector);
-  elementwise_kernel<kHasSource>
-      <<<grid_of(out), kThreads, 0, stream>>>(out, along_columns(source, is_vector), function);
+  elementwise_kernel<kHasSource><<<grid_of(out), kTensorThreads, 0, stream>>>(
+      out, along_columns(source, is_vector), function);
   return cudaGetLastError();
 }
 
@@ -158,7 +127,7 @@ void CudaTensorOps::run_zero(const Tensor& destination) {
 }
 
 void CudaTensorOps::run_max(const Tensor& destination, const Tensor& source) {
-  max_kernel<<<1, kThreads, 0, stream_>>>(destination, source);
+  max_kernel<<<1, kTensorThreads, 0, stream_>>>(destination, source);
   keep(cudaGetLastError());
 }
 
@@ -168,33 +137,44 @@ void CudaTensorOps::run_gather(const Tensor& destination, const Tensor& source, 
   const Tensor out = along_columns(destination, is_vector);
   const Tensor row_index = along_columns(rows, is_vector);
   if (columns == nullptr) {
-    gather_kernel<false><<<grid_of(out), kThreads, 0, stream_>>>(out, source, row_index, row_index);
+    gather_kernel<false>
+        <<<grid_of(out), kTensorThreads, 0, stream_>>>(out, source, row_index, row_index);
   } else {
-    gather_kernel<true><<<grid_of(out), kThreads, 0, stream_>>>(out, source, row_index,
-                                                                along_columns(*columns, is_vector));
+    gather_kernel<true><<<grid_of(out), kTensorThreads, 0, stream_>>>(
+        out, source, row_index, along_columns(*columns, is_vector));
   }
   keep(cudaGetLastError());
 }
 
-std::size_t CudaTensorOps::scan_temporary_bytes(std::int64_t size, IntType) {
+namespace {
+
+template <typename T>
+int scan(void* temporary, std::size_t* bytes, const Tensor& source, const Tensor& destination,
+         cudaStream_t stream) {
+  return cub::DeviceScan::InclusiveSum(temporary, *bytes, static_cast<const T*>(source.data),
+                                       static_cast<T*>(destination.data),
+                                       static_cast<int>(source.sizes[0]), stream);
+}
+
+int scan(IntType dtype, void* temporary, std::size_t* bytes, const Tensor& source,
+         const Tensor& destination, cudaStream_t stream) {
+  return dtype == IntType::kInt64
+             ? scan<std::int64_t>(temporary, bytes, source, destination, stream)
+             : scan<std::int32_t>(temporary, bytes, source, destination, stream);
+}
+
+}  // namespace
+
+std::size_t CudaTensorOps::scan_temporary_bytes(std::int64_t size, IntType dtype) {
   std::size_t bytes = 0;
-  const std::int32_t* source = nullptr;
-  std::int32_t* destination = nullptr;
-  keep(cub::DeviceScan::InclusiveSum(nullptr, bytes, source, destination, static_cast<int>(size),
-                                     stream_));
+  const Tensor none = vector_tensor(nullptr, dtype, size);
+  keep(scan(dtype, nullptr, &bytes, none, none, stream_));
   return std::max<std::size_t>(bytes, 1);
 }
 
 void CudaTensorOps::run_scan(const Tensor& destination, const Tensor& source, void* temporary,
                              std::size_t temporary_bytes) {
-  if (destination.dtype != IntType::kInt32) {
-    keep(cudaErrorInvalidValue);
-    return;
-  }
-  keep(cub::DeviceScan::InclusiveSum(temporary, temporary_bytes,
-                                     static_cast<const std::int32_t*>(source.data),
-                                     static_cast<std::int32_t*>(destination.data),
-                                     static_cast<int>(destination.sizes[0]), stream_));
+  keep(scan(destination.dtype, temporary, &temporary_bytes, source, destination, stream_));
 }
 
 void CudaTensorOps::run_page_table(const PageTableArgs& args) {

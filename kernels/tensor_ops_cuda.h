@@ -2,6 +2,9 @@
 // gives the first. Header without CUDA, for host code.
 #pragma once
 
+#include <cstddef>
+#include <vector>
+
 #include "kernels/tensor_ops.h"
 
 struct CUstream_st;  // *cudaStream_t
@@ -32,9 +35,20 @@ class CudaTensorOps : public TensorOps {
   std::size_t scan_temporary_bytes(std::int64_t size, IntType dtype) override;
   void run_scan(const Tensor& destination, const Tensor& source, void* temporary,
                 std::size_t temporary_bytes) override;
+  void run_pointwise(const PointwiseArgs& args) override;
+  void run_rows(const Tensor& destination, const Tensor& source, const Tensor* rows,
+                std::int64_t repeats) override;
+  void run_gather_columns(const Tensor& destination, const Tensor& source,
+                          const Tensor& columns) override;
+  void run_row_sums(const Tensor& destination, const Tensor& source) override;
+  void run_sort_rows(const Tensor& destination, const Tensor& keys) override;
   void run_page_table(const PageTableArgs& args) override;
+  void run_kv_gather(const KvGatherArgs& args) override;
+  void run_kv_draft_fills(std::span<const KvIndicesArgs> fills) override;
+  void run_topk_draft_expand(const TopkDraftArgs& args) override;
   void run_copy(const Tensor& destination, const Tensor& source) override;
   std::int64_t read_scalar(const Tensor& scalar) override;
+  void read_to_host(const Tensor& tensor) override;
 
  private:
   void keep(int status) {
@@ -43,6 +57,7 @@ class CudaTensorOps : public TensorOps {
 
   CUstream_st* stream_;
   void* pinned_scalar_;
+  std::vector<std::byte> host_copy_;  // of cpu(); grows until the largest has been seen
   int status_ = 0;
 };
 

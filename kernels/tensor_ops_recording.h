@@ -19,8 +19,10 @@ struct OperationCounts {
   bool operator==(const OperationCounts&) const = default;
 };
 
-enum class OperationKind { kView, kHost, kKernel, kCopy, kSync };
-const char* operation_kind_name(OperationKind kind);  // "view", "host", "kernel", "copy", "sync"
+// kGraph: the launch of a captured graph, one launch whatever it holds.
+enum class OperationKind { kView, kHost, kKernel, kCopy, kSync, kGraph };
+// "view", "host", "kernel", "copy", "sync", "graph"
+const char* operation_kind_name(OperationKind kind);
 
 // One dispatcher call and what it cost the device.
 struct RecordedOperation {
@@ -44,7 +46,8 @@ class AddressSource {
 
 class RecordingTensorOps : public TensorOps {
  public:
-  // `scalar` is what every max().item() gives: the longest cached length, tokens.
+  // `scalar` is what every max().item() and sum().item() gives: the longest cached length, or the
+  // sum of them, tokens.
   RecordingTensorOps(TensorAllocator& allocator, std::int64_t scalar)
       : TensorOps(allocator), scalar_(scalar) {}
 
@@ -66,10 +69,22 @@ class RecordingTensorOps : public TensorOps {
   }
   std::size_t scan_temporary_bytes(std::int64_t, IntType) override { return 1; }
   void run_scan(const Tensor&, const Tensor&, void*, std::size_t) override { add_launches(2); }
+  void run_pointwise(const PointwiseArgs&) override { add_launches(1); }
+  void run_rows(const Tensor&, const Tensor&, const Tensor*, std::int64_t) override {
+    add_launches(1);
+  }
+  void run_gather_columns(const Tensor&, const Tensor&, const Tensor&) override { add_launches(1); }
+  void run_row_sums(const Tensor&, const Tensor&) override { add_launches(1); }
+  void run_sort_rows(const Tensor&, const Tensor&) override { add_launches(2); }
   void run_page_table(const PageTableArgs&) override { add_launches(1); }
+  void run_kv_gather(const KvGatherArgs&) override { add_launches(1); }
+  void run_kv_draft_fills(std::span<const KvIndicesArgs>) override { add_launches(1); }
+  void run_topk_draft_expand(const TopkDraftArgs&) override { add_launches(1); }
   void run_copy(const Tensor&, const Tensor&) override;
   std::int64_t read_scalar(const Tensor&) override;
+  void read_to_host(const Tensor&) override;
   std::int64_t host_max(const Tensor&) override;
+  std::int64_t host_sum(const Tensor&) override;
   std::int64_t host_item(const Tensor&) override;
 
  private:

@@ -24,9 +24,20 @@ class ReferenceTensorOps : public TensorOps {
   std::size_t scan_temporary_bytes(std::int64_t size, IntType dtype) override;
   void run_scan(const Tensor& destination, const Tensor& source, void* temporary,
                 std::size_t temporary_bytes) override;
+  void run_pointwise(const PointwiseArgs& args) override;
+  void run_rows(const Tensor& destination, const Tensor& source, const Tensor* rows,
+                std::int64_t repeats) override;
+  void run_gather_columns(const Tensor& destination, const Tensor& source,
+                          const Tensor& columns) override;
+  void run_row_sums(const Tensor& destination, const Tensor& source) override;
+  void run_sort_rows(const Tensor& destination, const Tensor& keys) override;
   void run_page_table(const PageTableArgs& args) override;
+  void run_kv_gather(const KvGatherArgs& args) override;
+  void run_kv_draft_fills(std::span<const KvIndicesArgs> fills) override;
+  void run_topk_draft_expand(const TopkDraftArgs& args) override;
   void run_copy(const Tensor& destination, const Tensor& source) override;
   std::int64_t read_scalar(const Tensor& scalar) override;
+  void read_to_host(const Tensor&) override {}
 };
 
 }  // namespace tpjitter::kernels

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "reports/arrivals.h"
+#include "reports/gpu_idle.h"
 #include "reports/next_experiment.h"
-#include "reports/stamps.h"
+#include "reports/rank_replay.h"
 
 namespace tpjitter {
 namespace {
@@ -22,85 +24,18 @@ constexpr std::uint64_t kMinReplays = 20;  // for a p50
 // Beyond this a share says only that stages cancel: each is many times what is left of their sum.
 constexpr double kMaxShare = 10;
 
-// Host time of one rank since the accept of its step, up to the current replay.
-struct StageSums {
-  std::int64_t accept = 0, inputs = 0, graph_launch = 0;
-  bool usable = false;
-  bool preempted = false;  // the first row of a step counts the switches of all of it
-
-  void add(const PhaseRow& row, bool first_of_step) {
-    if (first_of_step) {
-      *this = {row.accept_seen_ns, 0, 0, row.accept_seen_ns != 0,
-               row.context_switches_involuntary > 0};
-    }
-    if (row.inputs_begin_ns != 0 && row.inputs_end_ns != 0) {
-      inputs = sum_ns(inputs, difference_ns(row.inputs_end_ns, row.inputs_begin_ns));
-    }
-    if (!launched(row)) return;
-    usable = usable && row.launch_end_ns != 0 && row.dispatch_end_ns != 0;
-    graph_launch = sum_ns(graph_launch, difference_ns(row.launch_end_ns, row.dispatch_end_ns));
-  }
-};
-
-// One rank in one replay.
-struct RankReplay {
-  std::int64_t launch = 0;  // entry, host clock
-  std::array<std::int64_t, kNumStages>
-      at{};  // time spent in each stage; coupling: the accept itself
-  bool stages = false;
-  bool preempted = false;  // in this step
-  bool modelled = false;   // arrival is on the host clock
-  std::optional<std::int64_t> wait, excess, transfer;
-};
-
-RankReplay read_replay(const PhaseRow& row, const StageSums& sums, const Floors& floors,
-                       std::size_t rank) {
-  RankReplay r;
-  r.launch = row.launch_begin_ns;
-  r.wait = wait_ns(row);
-  r.modelled = (row.flags & kFlagModelledDevice) != 0 && r.wait.has_value();
-  if (r.wait) {
-    const auto floor = floors.of(row, rank);
-    if (floor) r.excess = difference_ns(*r.wait, *floor);
-    if (row.first_all_reduce_end_ns != 0) {
-      r.transfer = difference_ns(row.first_all_reduce_end_ns, row.first_all_reduce_last_seen_ns);
-    }
-  }
-  r.stages = sums.usable;
-  r.preempted = sums.preempted;
-  if (!r.stages) return r;
-  r.at[kStageCoupling] = sums.accept;
-  r.at[kStageInputs] = sums.inputs;
-  r.at[kStageGraphLaunch] = sums.graph_launch;
-  r.at[kStageDispatch] = difference_ns(difference_ns(row.launch_end_ns, sums.accept),
-                                       sum_ns(sums.inputs, sums.graph_launch));
-  if (r.modelled) {
-    r.at[kStageLaunchToArrival] = difference_ns(row.first_all_reduce_own_ns, row.launch_end_ns);
-  }
-  return r;
-}
-
-// Index of the one rank with the largest value; nullopt when two share it.
-template <class Value>
-std::optional<std::size_t> only_largest(const std::vector<RankReplay>& ranks, Value value) {
-  std::size_t best = 0;
-  bool tie = false;
-  for (std::size_t i = 1; i < ranks.size(); ++i) {
-    if (value(ranks[i]) > value(ranks[best])) {
-      best = i;
-      tie = false;
-    } else if (value(ranks[i]) == value(ranks[best])) {
-      tie = true;
-    }
-  }
-  return tie ? std::nullopt : std::optional(best);
-}
-
 class Attributor {
  public:
   Attributor(const Run& run, const RunCase& run_case, const ReplayTable& table,
-             const Floors& floors)
-      : run_(run), case_(run_case), table_(table), floors_(floors), replay_(run.ranks.size()) {
+             const Floors& floors, const ReplayObserver& observer, const CaseClocks& clocks)
+      : run_(run),
+        case_(run_case),
+        table_(table),
+        floors_(floors),
+        observer_(observer),
+        replay_(run.ranks.size()),
+        arrivals_(clocks, run.ranks.size()),
+        idle_(run.ranks.size()) {
     by_arrival_.assign(run.ranks.size(), 0);
     by_launch_.assign(run.ranks.size(), 0);
   }
@@ -125,21 +60,38 @@ class Attributor {
         const std::uint32_t number = table_.row_of_slot[rank][slot];
         if (number == kNoRow) {
           sums[rank].usable = false;  // until the next step begins
+          idle_.forget(rank);
+          first_graph_[rank] = 0;
           continue;
         }
         const PhaseRow& row = run_.ranks[rank].rows[number];
         sums[rank].add(row, table_.has(slot, ReplayTable::kFirstOfStep));
+        watch_idle(rank, row, sums[rank], table_.has(slot, ReplayTable::kFirstOfStep));
         all_launched = all_launched && launched(row);
         if (row.injected_ns > largest) {
           largest = row.injected_ns;
           victim = rank;
         }
-        if (compared) replay_[rank] = read_replay(row, sums[rank], floors_, rank);
+        if (!compared) continue;
+        replay_[rank] = read_replay(row, sums[rank], floors_, rank);
+        arrivals_.read(row, rank);
       }
+      idle_.end_of_replay(compared);
       if (!all_launched) continue;
-      add_replay();
+      add_replay(slot);
       if (largest > 0) add_injected(victim, largest);
     }
+  }
+
+  void watch_idle(std::size_t rank, const PhaseRow& row, const StageSums& sums, bool step_begins) {
+    if (step_begins) first_graph_[rank] = 1;
+    if (!launched(row)) return;
+    std::optional<HostStages> host;
+    if (first_graph_[rank] != 0 && sums.usable) {
+      host = HostStages{sums.inputs, sums.dispatch(row), sums.graph_launch};
+    }
+    first_graph_[rank] = 0;
+    idle_.add(rank, row, host);
   }
 
   void add_injected(std::size_t victim, std::int64_t delay_ns) {
@@ -152,15 +104,15 @@ class Attributor {
       }
     }
     InjectedDelays& injected = *result_.injected;
-    ++injected.replays;
-    if (delay_ns > injected.delay_ns) {
-      injected.delay_ns = delay_ns;
-      injected.victim = static_cast<int>(victim);
-    }
+    const int rank = static_cast<int>(victim);
+    if (injected.replays++ == 0) injected.victim = rank;
+    if (injected.victim != rank) injected.victim.reset();
+    injected.delay_ns = std::max(injected.delay_ns, delay_ns);
   }
 
-  void add_replay() {
+  void add_replay(std::size_t slot) {
     ++result_.replays;
+    ReplayLateness seen{.slot = slot, .laggard = {}, .exposed_ns = {}, .stage = {}};
     const auto all = [&](auto has) { return std::all_of(replay_.begin(), replay_.end(), has); };
     const bool waits = all([](const RankReplay& r) { return r.wait.has_value(); });
     const bool excesses = all([](const RankReplay& r) { return r.excess.has_value(); });
@@ -171,12 +123,20 @@ class Attributor {
       std::int64_t exposed = INT64_MIN;
       for (const RankReplay& r : replay_) exposed = std::max(exposed, *r.excess);
       exposed_.push_back(exposed);
+      seen.exposed_ns = exposed;
+      if (const auto shift = flight_shift(replay_)) shift_.push_back(*shift);
       hidden_.push_back(difference_ns(difference_ns(last->launch, first->launch), exposed));
     }
+    arrivals_.add(seen.exposed_ns, &replay_);
     if (waits && all([](const RankReplay& r) { return r.transfer.has_value(); })) {
       std::int64_t transfer = INT64_MIN;
       for (const RankReplay& r : replay_) transfer = std::max(transfer, *r.transfer);
       transfer_.push_back(transfer);
+    }
+    if (all([](const RankReplay& r) { return r.later.has_value(); })) {
+      std::int64_t later = INT64_MIN;
+      for (const RankReplay& r : replay_) later = std::max(later, *r.later);
+      later_.push_back(later);
     }
     const auto launch_laggard = only_largest(replay_, launch);
     if (launch_laggard) ++by_launch_[*launch_laggard];
@@ -188,13 +148,16 @@ class Attributor {
       ++waits_;
       if (laggard) ++by_arrival_[*laggard];
     }
+    seen.laggard = laggard;
     if (laggard && all([](const RankReplay& r) { return r.stages; })) {
-      split_lateness(*laggard, waits, excesses);
+      seen.stage = split_lateness(*laggard, waits, excesses);
     }
+    if (observer_) observer_(seen);
   }
 
   // Against the median other rank: one rank, so that its stages add up to its lateness.
-  void split_lateness(std::size_t laggard, bool waits, bool excesses) {
+  // Returns the stage with the largest part.
+  std::size_t split_lateness(std::size_t laggard, bool waits, bool excesses) {
     const bool modelled =
         std::all_of(replay_.begin(), replay_.end(), [](const RankReplay& r) { return r.modelled; });
     others_.clear();
@@ -224,24 +187,66 @@ class Attributor {
                           : difference_ns(*other.wait, *late.wait);
       stage[kStageUnexplained] = difference_ns(lateness, explained);
     }
+    // Not a stage of the case unless every replay has it.
+    if (!modelled) gpu_arrivals_ += static_cast<double>(stage[kStageLaunchToArrival]);
     lateness_.push_back(lateness);
     all_modelled_ = all_modelled_ && modelled;
     for (std::size_t s = 0; s < kNumStages; ++s) stage_sum_[s] += static_cast<double>(stage[s]);
     const auto coupling = static_cast<double>(std::max<std::int64_t>(0, stage[kStageCoupling]));
     late_coupling_ns_ += coupling;
     if (late.preempted) preempted_coupling_ns_ += coupling;
+    const auto most = std::max_element(stage.begin(), stage.end());
+    return static_cast<std::size_t>(most - stage.begin());
   }
 
   void finish() {
+    apply_flight_shift();
+    result_.later_excess = describe(later_);
+    result_.gpu_idle = idle_.idle();
+    result_.gpu_idle_dominant = idle_.dominant();
+    if (const auto stage = idle_.stage()) {
+      constexpr std::size_t kStages[] = {kStageInputs, kStageDispatch, kStageGraphLaunch};
+      result_.gpu_idle_stage = kStages[*stage];
+    }
     result_.exposed = describe(exposed_);
     result_.hidden = describe(hidden_);
     result_.transfer = describe(transfer_);
     result_.lateness = describe(lateness_);
+    finish_arrivals();
     finish_stages();
     finish_laggards();
     finish_missing();
     finish_class();
   }
+
+  void apply_flight_shift() {
+    result_.flight_shift = describe(shift_);
+    if (shift_.size() < kMinReplays) return;
+    const std::int64_t shift = *result_.flight_shift.p50;
+    for (std::int64_t& value : exposed_) value = difference_ns(value, shift);
+    for (std::int64_t& value : later_) value = difference_ns(value, shift);
+    arrivals_.take_out(shift);
+    for (std::int64_t& value : hidden_) value = sum_ns(value, shift);
+    for (std::int64_t& value : transfer_) value = sum_ns(value, shift);
+  }
+
+  void finish_arrivals() {
+    if (!arrivals_known()) {
+      stage_sum_[kStageLaunchToArrival] -= gpu_arrivals_;
+      stage_sum_[kStageUnexplained] += gpu_arrivals_;
+    }
+    result_.arrival_gap = arrivals_.gap();
+    result_.arrival_residual = arrivals_.residual();
+    result_.arrival_bound_ns = arrivals_.bound_ns();
+    if (result_.arrival_gap.n == 0) {
+      result_.arrival_reason = run_.ranks.size() < 2  ? "one rank: nobody to wait for"
+                               : result_.replays == 0 ? "no replay was recorded by every rank"
+                                                      : arrivals_.reason(result_.replays);
+    }
+  }
+
+  // Of launch_to_arrival: every compared replay has it.
+  bool arrivals_known() const { return all_modelled_ || arrivals_.unaligned() == 0; }
 
   void finish_stages() {
     if (lateness_.empty()) return;
@@ -251,7 +256,7 @@ class Attributor {
                 return std::fabs(sum) > kMaxShare * total;
               });
     for (std::size_t s = 0; s < kNumStages; ++s) {
-      if (s == kStageLaunchToArrival && !all_modelled_) continue;
+      if (s == kStageLaunchToArrival && !arrivals_known()) continue;
       result_.mean_ns[s] = stage_sum_[s] / static_cast<double>(lateness_.size());
       if (total > 0 && !cancel_) result_.share[s] = stage_sum_[s] / total;
     }
@@ -311,12 +316,14 @@ class Attributor {
                         rank, floors_.local_rows[rank], kMinLocalFloorRows));
       }
     }
-    if (waits_ > 0 && !all_modelled_ && !lateness_.empty()) {
-      missing.push_back(run_.info.backend == "host"
-                            ? "launch_to_arrival: rows are not marked as from the modelled "
-                              "device, so their clock is not known"
-                            : "launch_to_arrival: GPU clocks are not aligned to the host; what the "
-                              "host stages do not explain is under unexplained");
+    if (waits_ > 0 && !arrivals_known() && !lateness_.empty()) {
+      missing.push_back(
+          run_.info.backend == "host"
+              ? "launch_to_arrival: rows are not marked as from the modelled "
+                "device, so their clock is not known"
+              : fmt::format("launch_to_arrival: GPU clocks are not aligned ({}); what the host "
+                            "stages do not explain is under unexplained",
+                            arrivals_.reason(result_.replays)));
     }
     if (cancel_) {
       missing.push_back(
@@ -349,10 +356,15 @@ class Attributor {
   const RunCase& case_;
   const ReplayTable& table_;
   const Floors& floors_;
+  const ReplayObserver& observer_;
   Attribution result_;
-  std::vector<RankReplay> replay_;   // of the current slot, by rank
+  std::vector<RankReplay> replay_;  // of the current slot, by rank
+  Arrivals arrivals_;
   std::vector<std::size_t> others_;  // scratch
-  std::vector<std::int64_t> exposed_, hidden_, transfer_, lateness_;
+  GpuIdle idle_;
+  std::vector<char> first_graph_ = std::vector<char>(replay_.size());  // [rank]: not launched yet
+  std::vector<std::int64_t> exposed_, hidden_, transfer_, lateness_, later_, shift_;
+  double gpu_arrivals_ = 0;  // launch_to_arrival from aligned clocks, ns
   std::array<double, kNumStages> stage_sum_{};
   double late_coupling_ns_ = 0, preempted_coupling_ns_ = 0;  // without what coupling made up
   std::vector<std::uint64_t> by_arrival_, by_launch_;        // [rank]
@@ -366,8 +378,9 @@ class Attributor {
 const char* stage_name(std::size_t stage) { return kStageNames[stage]; }
 
 Attribution attribute(const Run& run, const RunCase& run_case, const ReplayTable& table,
-                      const Floors& floors) {
-  return Attributor(run, run_case, table, floors).compute();
+                      const Floors& floors, const ReplayObserver& observer,
+                      const CaseClocks& clocks) {
+  return Attributor(run, run_case, table, floors, observer, clocks).compute();
 }
 
 }  // namespace tpjitter

@@ -2,11 +2,13 @@
 // lateness against the median of the other ranks is split over the stages of its host timeline
 // since the accept of the previous step, where all ranks last met. All differences are taken
 // between host stamps (one clock for all ranks of a host) or between waits on a rank's own GPU
-// clock, so that no clock offset enters.
+// clock, so that no clock offset enters; launch_to_arrival alone, and the arrival gap, compare
+// GPUs, over clocks that are aligned.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "reports/floors.h"
 #include "reports/quantiles.h"
 #include "reports/replays.h"
+#include "reports/run_clocks.h"
 
 namespace tpjitter {
 
@@ -31,11 +34,20 @@ const char* stage_name(std::size_t stage);
 
 // Delays that the case asked for: then they, not the machine, make the ranks late.
 struct InjectedDelays {
-  std::string where;  // inject.where, "" if the record does not say
-  int victim = 0;
+  std::string where;          // inject.where, "" if the record does not say
+  std::optional<int> victim;  // none: several ranks in turn
   std::int64_t delay_ns = 0;  // the largest
   std::uint64_t replays = 0;  // with such a delay, of the compared ones
 };
+
+// One compared replay, as it is attributed.
+struct ReplayLateness {
+  std::size_t slot = 0;                    // of the replay table
+  std::optional<std::size_t> laggard;      // rank; none: a tie
+  std::optional<std::int64_t> exposed_ns;  // largest excess wait over ranks
+  std::optional<std::size_t> stage;        // that holds most of the laggard's lateness
+};
+using ReplayObserver = std::function<void(const ReplayLateness&)>;
 
 struct Attribution {
   std::string verdict = "inconclusive";  // class: transfer | arrival_skew | mixed | inconclusive
@@ -46,6 +58,19 @@ struct Attribution {
   Distribution hidden;    // launch skew - exposed; negative: made by the GPU
   Distribution transfer;  // largest transfer over ranks
   Distribution lateness;  // of the laggard against the other ranks' median
+  // What the flight took over the control's floor, where two ranks both polled: no skew makes it.
+  // It is taken out of `exposed` and `later_excess` and counts as transfer.
+  Distribution flight_shift;
+  // Mean excess wait of the other all-reduces of the graph, the largest over ranks.
+  Distribution later_excess;
+  Distribution gpu_idle;                      // between two steps, the longest over ranks
+  std::optional<std::size_t> gpu_idle_stage;  // LatenessStage that fills it in most steps
+  bool gpu_idle_dominant = false;             // a quarter of the step or more, in most steps
+  // Last minus first arrival on aligned clocks, per replay: a cross-check that no wait enters.
+  Distribution arrival_gap;
+  Distribution arrival_residual;                 // exposed - arrival gap
+  std::optional<std::int64_t> arrival_bound_ns;  // of a gap, the largest
+  std::string arrival_reason;                    // why there is no gap
   std::vector<std::string> missing_evidence;
   std::string next_experiment;
   // "arrival" (smallest wait) | "launch" (largest offset) | "": no replay, or files are mixed up
@@ -56,7 +81,10 @@ struct Attribution {
   std::optional<InjectedDelays> injected;
 };
 
+// `observer`, if any, sees each compared replay in order. Without `clocks` nothing that compares
+// stamps of two GPUs is given.
 Attribution attribute(const Run& run, const RunCase& run_case, const ReplayTable& table,
-                      const Floors& floors);
+                      const Floors& floors, const ReplayObserver& observer = {},
+                      const CaseClocks& clocks = {});
 
 }  // namespace tpjitter

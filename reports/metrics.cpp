@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "reports/parallel.h"
 #include "reports/stamps.h"
 
 namespace tpjitter {
@@ -81,6 +82,17 @@ constexpr std::array<Metric, kNumMetrics> kMetrics = {{
 struct Evidence {
   std::uint64_t rows = 0, all_ranks = 0, launches = 0, all_reduces = 0, device = 0, own_wait = 0;
   std::uint64_t floors = 0, next_steps = 0;
+
+  void add(const Evidence& e) {
+    rows += e.rows;
+    all_ranks += e.all_ranks;
+    launches += e.launches;
+    all_reduces += e.all_reduces;
+    device += e.device;
+    own_wait += e.own_wait;
+    floors += e.floors;
+    next_steps += e.next_steps;
+  }
 };
 
 std::string absence_reason(const Metric& metric, const Evidence& e, std::size_t world_size) {
@@ -105,76 +117,76 @@ std::string absence_reason(const Metric& metric, const Evidence& e, std::size_t 
 // The earliest and latest entry into the graph launch of each slot; kAbsent unless all ranks have
 // it.
 struct LaunchColumns {
-  std::vector<std::int64_t> earliest, latest;
+  Column earliest, latest;
 };
 
 LaunchColumns launch_columns(const Run& run, const ReplayTable& table) {
   LaunchColumns columns;
-  columns.earliest.assign(table.slots(), kAbsent);
-  columns.latest.assign(table.slots(), kAbsent);
-  if (run.ranks.size() < 2) return columns;
-  for (std::size_t slot = 0; slot < table.slots(); ++slot) {
-    if (!table.has(slot, ReplayTable::kAllRanks | ReplayTable::kLaunches)) continue;
-    std::int64_t earliest = INT64_MAX, latest = INT64_MIN;
-    bool all = true;
-    for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-      const PhaseRow& row = run.ranks[rank].rows[table.row_of_slot[rank][slot]];
-      all = all && launched(row);
-      earliest = std::min(earliest, row.launch_begin_ns);
-      latest = std::max(latest, row.launch_begin_ns);
+  columns.earliest.resize(table.slots());
+  columns.latest.resize(table.slots());
+  parallel_ranges(table.slots(), [&](std::size_t begin, std::size_t end, std::size_t) {
+    for (std::size_t slot = begin; slot < end; ++slot) {
+      columns.earliest[slot] = columns.latest[slot] = kAbsent;
+      if (run.ranks.size() < 2 ||
+          !table.has(slot, ReplayTable::kAllRanks | ReplayTable::kLaunches)) {
+        continue;
+      }
+      std::int64_t earliest = INT64_MAX, latest = INT64_MIN;
+      bool all = true;
+      for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+        const PhaseRow& row = run.ranks[rank].rows[table.row_of_slot[rank][slot]];
+        all = all && launched(row);
+        earliest = std::min(earliest, row.launch_begin_ns);
+        latest = std::max(latest, row.launch_begin_ns);
+      }
+      if (!all) continue;
+      columns.earliest[slot] = earliest;
+      columns.latest[slot] = latest;
     }
-    if (!all) continue;
-    columns.earliest[slot] = earliest;
-    columns.latest[slot] = latest;
-  }
+  });
   return columns;
 }
 
 // For each first row of a step on one rank: the slot of its next step's first row, if that follows
 // without a gap or a block barrier.
-std::vector<std::uint32_t> next_step_slots(const ReplayTable& table, std::size_t rank,
-                                           std::span<const PhaseRow> rows) {
+std::vector<std::uint32_t> next_step_slots(const ReplayTable& table, std::size_t rank) {
   std::vector<std::uint32_t> next(table.slots(), kNoRow);
   std::size_t previous = table.slots();  // none
   for (std::size_t slot = 0; slot < table.slots(); ++slot) {
     if (!table.has(slot, ReplayTable::kFirstOfStep)) continue;
-    const std::uint32_t number = table.row_of_slot[rank][slot];
-    if (number == kNoRow) {
+    if (table.row_of_slot[rank][slot] == kNoRow) {
       previous = table.slots();
       continue;
     }
-    const PhaseRow& row = rows[number];
-    if (previous != table.slots()) {
-      const PhaseRow& last = rows[table.row_of_slot[rank][previous]];
-      if (last.launch == row.launch && last.repetition == row.repetition &&
-          last.step + 1 == row.step && (row.flags & kFlagFirstOfBlock) == 0) {
-        next[previous] = static_cast<std::uint32_t>(slot);
-      }
+    if (previous != table.slots() && table.has(slot, ReplayTable::kFollows) &&
+        !table.has(slot, ReplayTable::kExcluded)) {
+      next[previous] = static_cast<std::uint32_t>(slot);
     }
     previous = slot;
   }
   return next;
 }
 
-using Columns = std::array<std::vector<std::int64_t>, kNumMetrics>;
-
 class CaseAnalysis {
  public:
   CaseAnalysis(const Run& run, const ReplayTable& table, const Floors& floors)
       : run_(run), table_(table), floors_(floors), launches_(launch_columns(run, table)) {
     for (std::size_t m = 0; m < kNumMetrics; ++m) {
-      if (kMetrics[m].case_level) maxima_[m].assign(table.slots(), INT64_MIN);
-      columns_[m].assign(table.slots(), kAbsent);
+      if (kMetrics[m].case_level) maxima_[m].resize(table.slots());
+      columns_[m].resize(table.slots());
     }
     // Until a rank takes part the maximum of a slot is unknown; a rank without it makes it absent.
     unknown_.assign(table.slots(), 0);
   }
 
-  CaseMetrics compute() {
+  CaseMetrics compute(const ColumnObserver& observer) {
     CaseMetrics result;
     for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
       result.ranks.push_back(rank_metrics(rank));
+      if (observer) observer(rank, columns_);
     }
+    finish_maxima();
+    if (observer) observer(std::nullopt, maxima_);
     result.metrics = case_level(-1);
     std::array<bool, kNumPhases> present{};
     for (const std::uint8_t phase : table_.phase) present[phase] = true;
@@ -187,59 +199,85 @@ class CaseAnalysis {
     return result;
   }
 
+  void visit(const ColumnObserver& observer) {
+    for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
+      fill_columns(rank);
+      observer(rank, columns_);
+    }
+    finish_maxima();
+    observer(std::nullopt, maxima_);
+  }
+
  private:
+  // Slots whose maximum is not known hold kAbsent from here on.
+  void finish_maxima() {
+    for (Column& column : maxima_) {
+      for (std::size_t slot = 0; slot < column.size(); ++slot) {
+        if (unknown_[slot] != 0 || column[slot] == INT64_MAX) column[slot] = kAbsent;
+      }
+    }
+  }
+
   RankMetrics rank_metrics(std::size_t rank) {
     const Evidence evidence = fill_columns(rank);
     RankMetrics result;
     result.rows = evidence.rows;
-    add(evidence);
-    for (std::size_t m = 0; m < kNumMetrics; ++m) {
-      std::vector<std::int64_t>& values = scratch_;
-      values.clear();
-      for (const std::int64_t value : columns_[m]) {
-        if (value != kAbsent) values.push_back(value);
-      }
+    all_.add(evidence);
+    parallel_for(kNumMetrics, table_.slots(), [&](std::size_t m) {
       MetricResult& metric = result.metrics[m];
-      metric.values = describe(values);
-      if (values.empty()) metric.reason = absence_reason(kMetrics[m], evidence, run_.ranks.size());
-      if (kMetrics[m].jitter) result.jitter[m] = jitter(rank, m, metric);
-    }
+      metric.values = describe_column(columns_[m]);
+      if (metric.values.n == 0) {
+        metric.reason = absence_reason(kMetrics[m], evidence, run_.ranks.size());
+      }
+      if (kMetrics[m].jitter) result.jitter[m] = jitter(m, metric);
+    });
     return result;
   }
 
   // The one pass over a rank's rows: every metric's column, and its part in the case's maxima.
   Evidence fill_columns(std::size_t rank) {
+    const std::vector<std::uint32_t> next = next_step_slots(table_, rank);
+    std::vector<Evidence> parts(num_ranges(table_.slots()));
+    parallel_ranges(table_.slots(), [&](std::size_t begin, std::size_t end, std::size_t part) {
+      for (std::size_t slot = begin; slot < end; ++slot) fill_slot(rank, slot, next, &parts[part]);
+    });
+    Evidence sum;
+    for (const Evidence& part : parts) sum.add(part);
+    return sum;
+  }
+
+  void fill_slot(std::size_t rank, std::size_t slot, const std::vector<std::uint32_t>& next,
+                 Evidence* e) {
     const std::span<const PhaseRow> rows = run_.ranks[rank].rows;
-    const std::vector<std::uint32_t> next = next_step_slots(table_, rank, rows);
     const auto& numbers = table_.row_of_slot[rank];
-    Evidence e;
-    for (std::size_t slot = 0; slot < table_.slots(); ++slot) {
-      const bool use = numbers[slot] != kNoRow && !table_.has(slot, ReplayTable::kExcluded);
-      if (!use) {
-        for (auto& column : columns_) column[slot] = kAbsent;
-        unknown_[slot] = 1;
-        continue;
-      }
-      const PhaseRow& row = rows[numbers[slot]];
-      const bool peers = run_.ranks.size() > 1;
-      const RowContext context{row,
-                               next[slot] == kNoRow ? nullptr : &rows[numbers[next[slot]]],
-                               table_.has(slot, ReplayTable::kFirstOfStep),
-                               launches_.earliest[slot],
-                               launches_.latest[slot],
-                               peers ? wait_ns(row) : std::nullopt,
-                               peers ? floors_.of(row, rank) : std::nullopt};
-      count(context, table_.has(slot, ReplayTable::kAllRanks), &e);
-      for (std::size_t m = 0; m < kNumMetrics; ++m) {
-        const std::int64_t value = kMetrics[m].value(context);
-        columns_[m][slot] = value;
-        if (!kMetrics[m].case_level) continue;
-        std::int64_t& most = maxima_[m][slot];
-        // A rank without the value leaves the maximum unknown: INT64_MAX marks it until the end.
-        most = value == kAbsent || most == INT64_MAX ? INT64_MAX : std::max(most, value);
+    if (rank == 0) {
+      for (Column& column : maxima_) {
+        if (!column.empty()) column[slot] = INT64_MIN;
       }
     }
-    return e;
+    if (numbers[slot] == kNoRow || table_.has(slot, ReplayTable::kExcluded)) {
+      for (auto& column : columns_) column[slot] = kAbsent;
+      unknown_[slot] = 1;
+      return;
+    }
+    const PhaseRow& row = rows[numbers[slot]];
+    const bool peers = run_.ranks.size() > 1;
+    const RowContext context{row,
+                             next[slot] == kNoRow ? nullptr : &rows[numbers[next[slot]]],
+                             table_.has(slot, ReplayTable::kFirstOfStep),
+                             launches_.earliest[slot],
+                             launches_.latest[slot],
+                             peers ? wait_ns(row) : std::nullopt,
+                             peers ? floors_.of(row, rank) : std::nullopt};
+    count(context, table_.has(slot, ReplayTable::kAllRanks), e);
+    for (std::size_t m = 0; m < kNumMetrics; ++m) {
+      const std::int64_t value = kMetrics[m].value(context);
+      columns_[m][slot] = value;
+      if (!kMetrics[m].case_level) continue;
+      std::int64_t& most = maxima_[m][slot];
+      // A rank without the value leaves the maximum unknown: INT64_MAX marks it until the end.
+      most = value == kAbsent || most == INT64_MAX ? INT64_MAX : std::max(most, value);
+    }
   }
 
   static void count(const RowContext& context, bool all_ranks, Evidence* e) {
@@ -254,62 +292,56 @@ class CaseAnalysis {
     e->next_steps += context.next_step != nullptr ? 1 : 0;
   }
 
-  void add(const Evidence& e) {
-    all_.rows += e.rows;
-    all_.all_ranks += e.all_ranks;
-    all_.launches += e.launches;
-    all_.device += e.device;
-    all_.all_reduces += e.all_reduces;
-    all_.own_wait += e.own_wait;
-    all_.floors += e.floors;
-    all_.next_steps += e.next_steps;
-  }
-
   std::array<MetricResult, kNumMetrics> case_level(int phase) {
     std::array<MetricResult, kNumMetrics> result;
-    for (std::size_t m = 0; m < kNumMetrics; ++m) {
-      if (!kMetrics[m].case_level) continue;
-      scratch_.clear();
-      for (std::size_t slot = 0; slot < table_.slots(); ++slot) {
-        const std::int64_t most = maxima_[m][slot];
-        if (unknown_[slot] != 0 || most == INT64_MAX) continue;
-        if (phase < 0 || table_.phase[slot] == phase) scratch_.push_back(most);
+    parallel_for(kNumMetrics, table_.slots(), [&](std::size_t m) {
+      if (!kMetrics[m].case_level) return;
+      if (phase < 0) {
+        result[m].values = describe_column(maxima_[m]);
+      } else {
+        Column values;
+        for (std::size_t slot = 0; slot < table_.slots(); ++slot) {
+          if (table_.phase[slot] == phase) values.push_back(maxima_[m][slot]);
+        }
+        result[m].values = describe_column(values);
       }
-      result[m].values = describe(scratch_);
-      if (!scratch_.empty()) continue;
+      if (result[m].values.n > 0) return;
       if (all_.rows > 0 && all_.all_ranks == 0) {
         result[m].reason = "no replay was recorded by every rank";
       } else {
         result[m].reason = absence_reason(kMetrics[m], all_, run_.ranks.size());
       }
-    }
+    });
     return result;
   }
 
   // Differences are taken between the same rebuild of steps that follow each other.
-  Jitter jitter(std::size_t rank, std::size_t m, const MetricResult& metric) {
+  Jitter jitter(std::size_t m, const MetricResult& metric) const {
     struct Last {
       std::int64_t value = kAbsent;
-      std::int32_t launch = 0, repetition = 0, step = 0;
+      std::size_t step = 0;
     };
     std::vector<Last> last_of_rebuild;  // by place in the step
-    std::size_t place = 0;
-    scratch_.clear();
+    std::size_t place = 0, step = 0;
+    Column differences;
+    differences.reserve(table_.slots());
     for (std::size_t slot = 0; slot < table_.slots(); ++slot) {
-      place = table_.has(slot, ReplayTable::kFirstOfStep) ? 0 : place + 1;
-      if (columns_[m][slot] == kAbsent) continue;
+      const bool first = table_.has(slot, ReplayTable::kFirstOfStep);
+      place = first ? 0 : place + 1;
+      step += first ? 1 : 0;
+      const std::int64_t value = columns_[m][slot];
+      if (value == kAbsent) continue;
       if (place >= last_of_rebuild.size()) last_of_rebuild.resize(place + 1);
-      const PhaseRow& row = run_.ranks[rank].rows[table_.row_of_slot[rank][slot]];
       Last& last = last_of_rebuild[place];
-      if (last.value != kAbsent && last.launch == row.launch && last.repetition == row.repetition &&
-          last.step + 1 == row.step) {
-        const std::int64_t difference = difference_ns(columns_[m][slot], last.value);
-        scratch_.push_back(difference < 0 ? difference_ns(0, difference) : difference);
+      if (last.value != kAbsent && last.step + 1 == step &&
+          table_.has(slot, ReplayTable::kFollows)) {
+        const std::int64_t difference = difference_ns(value, last.value);
+        differences.push_back(difference < 0 ? difference_ns(0, difference) : difference);
       }
-      last = {columns_[m][slot], row.launch, row.repetition, row.step};
+      last = {value, step};
     }
     Jitter jitter;
-    jitter.step_difference = describe(scratch_);
+    jitter.step_difference = describe(differences);
     if (metric.values.p99) {
       jitter.p99_minus_p50 = difference_ns(*metric.values.p99, *metric.values.p50);
     } else {
@@ -322,10 +354,9 @@ class CaseAnalysis {
   const ReplayTable& table_;
   const Floors& floors_;
   LaunchColumns launches_;
-  Columns columns_;                    // of the current rank
-  Columns maxima_;                     // over the ranks seen so far
+  MetricColumns columns_;              // of the current rank
+  MetricColumns maxima_;               // over the ranks seen so far
   std::vector<std::uint8_t> unknown_;  // [slot]: some rank has no usable row
-  std::vector<std::int64_t> scratch_;
   Evidence all_;
 };
 
@@ -333,8 +364,14 @@ class CaseAnalysis {
 
 std::span<const Metric, kNumMetrics> metrics() { return kMetrics; }
 
-CaseMetrics compute_metrics(const Run& run, const ReplayTable& table, const Floors& floors) {
-  return CaseAnalysis(run, table, floors).compute();
+CaseMetrics compute_metrics(const Run& run, const ReplayTable& table, const Floors& floors,
+                            const ColumnObserver& observer) {
+  return CaseAnalysis(run, table, floors).compute(observer);
+}
+
+void visit_columns(const Run& run, const ReplayTable& table, const Floors& floors,
+                   const ColumnObserver& observer) {
+  CaseAnalysis(run, table, floors).visit(observer);
 }
 
 }  // namespace tpjitter

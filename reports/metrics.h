@@ -6,19 +6,18 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "reports/column.h"
 #include "reports/floors.h"
 #include "reports/quantiles.h"
 #include "reports/replays.h"
 
 namespace tpjitter {
-
-// In columns only: this row has no such value. Everywhere else absence is std::optional.
-inline constexpr std::int64_t kAbsent = INT64_MIN;
 
 // A row with what its metrics need from other rows and ranks.
 struct RowContext {
@@ -82,6 +81,18 @@ struct CaseMetrics {
   std::vector<RankMetrics> ranks;
 };
 
-CaseMetrics compute_metrics(const Run& run, const ReplayTable& table, const Floors& floors);
+// Values by slot, [metric][slot]; kAbsent where there is none or the slot is out of the statistics.
+using MetricColumns = std::array<Column, kNumMetrics>;
+
+// Sees the columns of each rank in turn, then (nullopt) the maxima over all ranks, in which a metric
+// that is only per rank has none. The columns live until it returns.
+using ColumnObserver =
+    std::function<void(std::optional<std::size_t> rank, const MetricColumns& columns)>;
+
+CaseMetrics compute_metrics(const Run& run, const ReplayTable& table, const Floors& floors,
+                            const ColumnObserver& observer = {});
+// The columns alone.
+void visit_columns(const Run& run, const ReplayTable& table, const Floors& floors,
+                   const ColumnObserver& observer);
 
 }  // namespace tpjitter

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <string_view>
 
 namespace tpjitter {
 namespace {
@@ -31,7 +33,9 @@ bool more_ranks_than_cpus(const RunInfo& info) {
 
 std::string next_without_waits(const Floors& floors, const Attribution& attribution) {
   if (attribution.replays == 0) return "record steps on every rank";
-  if (floors.all_reduce != "one_shot_pull") {
+  // Those that stamp their own waits.
+  constexpr std::string_view kOurs[] = {"one_shot_pull", "one_shot_push", "two_shot", "auto"};
+  if (std::find(std::begin(kOurs), std::end(kOurs), floors.all_reduce) == std::end(kOurs)) {
     return "run with body.all_reduce = \"one_shot_pull\" to see the waits";
   }
   return "look for why the stamps of the first all-reduce are missing: this kernel takes them";
@@ -74,6 +78,41 @@ std::string next_for_stage(const Run& run, const RunCase& run_case, const Latene
   return kNextByStage[stage];
 }
 
+// Inside a step too, not only before its first all-reduce.
+bool late_at_every_all_reduce(const Attribution& attribution) {
+  const auto& later = attribution.later_excess.p50;
+  return later && *later > 0 && *later >= *attribution.exposed.p50 / 2;
+}
+
+std::string step_value(const RunCase& run_case, const char* key) {
+  const Json::json_pointer at(fmt::format("/step/{}", key));
+  const Json& values = run_case.values;
+  return values.contains(at) && values[at].is_string() ? values[at].get<std::string>() : "";
+}
+
+std::string next_between_all_reduces(const RunCase& run_case) {
+  if (step_value(run_case, "execution") == "eager") {
+    return "run with step.execution = \"graph\": the ranks are late at every all-reduce, not only "
+           "the first, because the host launches what runs between them";
+  }
+  return "look at GPU clocks and other work on the GPUs: the ranks are late at every all-reduce of "
+         "the graph, not only the first";
+}
+
+std::string next_for_idle_gpu(const RunCase& run_case, const Attribution& attribution) {
+  const std::string why = fmt::format(
+      "the ranks arrive together, but their GPUs stand idle for {} us between two "
+      "steps, while the host is in {}",
+      *attribution.gpu_idle.p50 / 1000, stage_name(*attribution.gpu_idle_stage));
+  if (attribution.gpu_idle_stage == kStageDispatch && run_case.path != "fused_in_graph") {
+    return "run the same case with step.path = \"fused_in_graph\": " + why;
+  }
+  const bool ahead = step_value(run_case, "loop") == "run_ahead";
+  return (ahead ? "run with a larger step.run_ahead_depth: "
+                : "run with step.loop = \"run_ahead\": ") +
+         why;
+}
+
 }  // namespace
 
 std::string next_experiment(const Run& run, const RunCase& run_case, const Floors& floors,
@@ -90,7 +129,13 @@ std::string next_experiment(const Run& run, const RunCase& run_case, const Floor
     return "run without injected delays (inject.where = \"none\") to see the machine's own "
            "lateness";
   }
-  if (attribution.verdict != "transfer") return next_for_stage(run, run_case, facts);
+  if (attribution.verdict != "transfer") {
+    return late_at_every_all_reduce(attribution) ? next_between_all_reduces(run_case)
+                                                 : next_for_stage(run, run_case, facts);
+  }
+  if (attribution.gpu_idle_dominant && attribution.gpu_idle_stage) {
+    return next_for_idle_gpu(run_case, attribution);
+  }
   // A quiet median says nothing about the tail.
   const auto& p99 = attribution.exposed.p99;
   if (p99 && *p99 / 2 > *attribution.transfer.p50) {

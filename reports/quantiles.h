@@ -15,6 +15,9 @@ namespace tpjitter {
 // Parts per thousand, so that the arithmetic is exact.
 inline constexpr int kP50 = 500, kP90 = 900, kP99 = 990, kP999 = 999;
 
+// In columns only: this row has no such value. Everywhere else absence is std::optional.
+inline constexpr std::int64_t kAbsent = INT64_MIN;
+
 struct Distribution {
   std::uint64_t n = 0;
   std::uint64_t negative = 0;  // values below 0: counted and shown, never clamped
@@ -33,5 +36,7 @@ std::optional<std::int64_t> nearest_rank(std::span<std::int64_t> values, int per
 
 // Reorders `values`.
 Distribution describe(std::span<std::int64_t> values);
+// Of what is not kAbsent.
+Distribution describe_column(std::span<const std::int64_t> column);
 
 }  // namespace tpjitter

@@ -7,12 +7,14 @@
 #include <initializer_list>
 #include <set>
 
+#include "harness/contract/victims.h"
 #include "reports/stamps.h"
 
 namespace tpjitter {
 namespace {
 
 constexpr std::size_t kMaxFollowedLaunches = 1u << 16;
+constexpr std::int64_t kMaxWarmup = 1 << 30;  // steps
 
 // Without overflow, whatever the stamps hold.
 std::uint64_t distance_ns(std::int64_t a, std::int64_t b) {
@@ -31,13 +33,47 @@ bool together(std::initializer_list<std::int64_t> stamps) {
   return true;
 }
 
-std::optional<std::int64_t> inject_victim(const RunCase& c) {
-  if (!c.values.is_object() || !c.values.contains("inject")) return std::nullopt;
-  const Json& inject = c.values["inject"];
-  if (!inject.is_object() || !inject.contains("victim") || !inject["victim"].is_number_integer()) {
+std::optional<std::int64_t> integer_value(const RunCase& c, const char* table, const char* key) {
+  if (!c.values.is_object() || !c.values.contains(table)) return std::nullopt;
+  const Json& keys = c.values[table];
+  if (!keys.is_object() || !keys.contains(key) || !keys[key].is_number_integer()) {
     return std::nullopt;
   }
-  return inject["victim"].get<std::int64_t>();
+  return keys[key].get<std::int64_t>();
+}
+
+// Who may carry an injected delay, as far as the case says. Victims of a step count from the first
+// warm-up step.
+struct PlannedVictims {
+  Victims victims;
+  std::int64_t warmup_steps = 0;
+
+  bool may_delay(int rank, const PhaseRow& row) const {
+    return victims.of_step(row.step + warmup_steps) == rank;
+  }
+};
+
+std::optional<PlannedVictims> planned_victims(const RunCase& c, int world_size) {
+  const auto first = integer_value(c, "inject", "victim");
+  if (!first || *first < 0) return std::nullopt;
+  PlannedVictims planned;
+  planned.victims.first = *first < world_size ? static_cast<int>(*first) : -1;  // nobody
+  planned.victims.world_size = world_size;
+  const Json& inject = c.values["inject"];
+  if (!inject.contains("pattern") || inject["pattern"] == "fixed") return planned;
+  const auto pattern = inject["pattern"].is_string()
+                           ? inject_pattern(inject["pattern"].get<std::string>())
+                           : std::nullopt;
+  const auto every = integer_value(c, "inject", "every_steps");
+  const auto seed = integer_value(c, "inject", "seed");
+  const auto warmup = integer_value(c, "sampling", "warmup_steps");
+  if (!pattern || !every || *every < 1 || !seed || !warmup || *warmup < 0 || *warmup > kMaxWarmup)
+    return std::nullopt;
+  planned.victims.pattern = *pattern;
+  planned.victims.every_steps = *every;
+  planned.victims.seed = static_cast<std::uint64_t>(*seed);
+  planned.warmup_steps = *warmup;
+  return planned;
 }
 
 void add(const char* code, std::string text, std::optional<int> rank, Run* run) {
@@ -68,6 +104,36 @@ bool stamps_in_range(const PhaseRow& row) {
                    row.first_all_reduce_last_seen_ns, row.first_all_reduce_end_ns});
 }
 
+bool within_an_hour(std::int64_t a, std::int64_t b) { return distance_ns(a, b) <= kMaxDurationNs; }
+
+bool wrapped_within(const PhaseRow& row) {
+  const auto wrapped = [](std::int64_t begin, std::int64_t end) {
+    if (begin == 0 || end == 0) return false;
+    const std::int64_t difference = difference_ns(end, begin);
+    return difference < -(std::int64_t{1} << 31) && difference >= -(std::int64_t{1} << 32);
+  };
+  return wrapped(row.coupling_begin_ns, row.accept_seen_ns) ||
+         wrapped(row.accept_seen_ns, row.inputs_begin_ns) ||
+         wrapped(row.inputs_begin_ns, row.inputs_end_ns) ||
+         wrapped(row.dispatch_begin_ns, row.dispatch_end_ns) ||
+         wrapped(row.dispatch_end_ns, row.launch_begin_ns) ||
+         wrapped(row.launch_begin_ns, row.launch_end_ns) ||
+         wrapped(row.gpu_begin_ns, row.gpu_end_ns) ||
+         wrapped(row.first_all_reduce_own_ns, row.first_all_reduce_last_seen_ns) ||
+         wrapped(row.first_all_reduce_own_ns, row.first_all_reduce_end_ns);
+}
+
+bool has_negative_counter(const PhaseRow& row) {
+  return row.all_reduce_count < 0 || row.context_switches_voluntary < 0 ||
+         row.context_switches_involuntary < 0 || row.faults_minor < 0 || row.faults_major < 0;
+}
+
+bool lacks_device_stamp(const PhaseRow& row) {
+  if (!launched(row) || (row.flags & kFlagNoDeviceStamps) != 0) return false;
+  return row.gpu_begin_ns == 0 || row.gpu_end_ns == 0 ||
+         (row.first_all_reduce_own_ns != 0 && row.first_all_reduce_end_ns == 0);
+}
+
 bool ClockCheck::in_range(const PhaseRow& row) {
   if (!stamps_in_range(row)) return false;
   const auto stamp = first_host_stamp(row);
@@ -78,45 +144,49 @@ bool ClockCheck::in_range(const PhaseRow& row) {
   const auto before = row.launch == launch_ && last_ ? last_ : start;
   if (before && distance_ns(*stamp, *before) > kMaxDurationNs) return false;
   if (!start) start = stamp;
+  if (row.launch == launch_ && last_ && row.sequence > sequence_ && *stamp < *last_) ++went_back_;
+  sequence_ = row.sequence;
   launch_ = row.launch;
   last_ = stamp;
   return true;
 }
 
-void check_owner(int rank, bool has_last_peer, Run* run) {
-  const RankRows& rows = run->ranks[static_cast<std::size_t>(rank)];
+std::vector<RunWarning> check_owner(const Run& run, int rank, bool has_last_peer) {
+  const RankRows& rows = run.ranks[static_cast<std::size_t>(rank)];
+  std::vector<RunWarning> problems;
+  const auto found = [&](std::string text) {
+    problems.push_back({"foreign_rank", std::move(text), rank});
+  };
   std::uint64_t own_peer = 0, no_peer = 0, injected = 0;
-  for (std::size_t c = 0; c < run->info.cases.size(); ++c) {
-    const auto victim = inject_victim(run->info.cases[c]);
+  for (std::size_t c = 0; c < run.info.cases.size(); ++c) {
+    const auto planned = planned_victims(run.info.cases[c], run.info.world_size);
     for (const std::uint32_t number : rows.rows_of_case[c]) {
       const PhaseRow& row = rows.rows[number];
       const std::int32_t peer = row.first_all_reduce_last_peer;
-      if (peer < -1 || peer >= run->info.world_size) ++no_peer;
-      if (run->info.world_size > 1 && peer == rank && wait_ns(row)) ++own_peer;
-      if (row.injected_ns > 0 && victim && *victim != rank) ++injected;
+      if (peer < -1 || peer >= run.info.world_size) ++no_peer;
+      if (run.info.world_size > 1 && peer == rank && wait_ns(row)) ++own_peer;
+      if (row.injected_ns > 0 && planned && !planned->may_delay(rank, row)) ++injected;
     }
   }
   const std::string file = fmt::format("rank{}.phases.npy", rank);
   if (has_last_peer && own_peer > 0) {
-    add("foreign_rank",
+    found(
         fmt::format("{}: {} rows name this rank as its own peer: the file belongs to another rank",
-                    file, own_peer),
-        rank, run);
+                    file, own_peer));
   }
   if (has_last_peer && no_peer > 0) {
-    add("foreign_rank",
+    found(
         fmt::format("{}: {} rows name a peer that the run does not have (world_size {}): the file "
                     "belongs to another run",
-                    file, no_peer, run->info.world_size),
-        rank, run);
+                    file, no_peer, run.info.world_size));
   }
   if (injected > 0) {
-    add("foreign_rank",
+    found(
         fmt::format("{}: {} rows carry an injected delay, but this rank is not the case's "
-                    "inject.victim: the file belongs to another rank",
-                    file, injected),
-        rank, run);
+                    "inject.victim there: the file belongs to another rank",
+                    file, injected));
   }
+  return problems;
 }
 
 void check_copies(Run* run) {

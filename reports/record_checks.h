@@ -20,21 +20,38 @@ std::optional<std::int64_t> first_host_stamp(const PhaseRow& row);
 // Are all durations within the row at most kMaxDurationNs?
 bool stamps_in_range(const PhaseRow& row);
 
+// Does a stage of the row end 2.1 to 4.3 s before it begins? So it looks when a counter of 32 bits
+// of nanoseconds wrapped in between; our own stamps have 64.
+bool wrapped_within(const PhaseRow& row);
+
+// Is a count below 0? Of events: it wrapped, or was read with another sign.
+bool has_negative_counter(const PhaseRow& row);
+
+// Launched, not flagged as without device stamps, and yet one that every replay has is 0.
+bool lacks_device_stamp(const PhaseRow& row);
+
 // Follows a rank's host clock from row to row, and against the ranks read before it.
 class ClockCheck {
  public:
   // `starts`: [launch], the first stamp of the ranks before; new launches are appended.
   explicit ClockCheck(std::vector<std::optional<std::int64_t>>* starts) : starts_(starts) {}
   bool in_range(const PhaseRow& row);
+  // Rows, in the order of their sequence, that begin before the row before them: no clock of a
+  // host does that.
+  std::uint64_t went_back() const { return went_back_; }
 
  private:
   std::vector<std::optional<std::int64_t>>* starts_;
   std::int32_t launch_ = -1;
+  std::int64_t sequence_ = 0;
+  std::uint64_t went_back_ = 0;
   std::optional<std::int64_t> last_;
 };
 
-// Rows that can only be of another rank; appends to `run->problems`.
-void check_owner(int rank, bool has_last_peer, Run* run);
+bool within_an_hour(std::int64_t a, std::int64_t b);
+
+// Rows that can only be of another rank.
+std::vector<RunWarning> check_owner(const Run& run, int rank, bool has_last_peer);
 // Two ranks with the same bytes.
 void check_copies(Run* run);
 // run.json against itself: launches, order, ranks.

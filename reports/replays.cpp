@@ -16,9 +16,9 @@ struct Ordinal {
   std::int32_t rebuild = 0;  // count of earlier rebuilds of the graph, kLaunchRow for the last
   auto operator<=>(const Ordinal&) const = default;
 
+  std::int64_t step() const { return step_graph >> 32; }
   bool same_step(const Ordinal& other) const {
-    return launch_repetition == other.launch_repetition &&
-           step_graph >> 32 == other.step_graph >> 32;
+    return launch_repetition == other.launch_repetition && step() == other.step();
   }
 };
 constexpr std::int32_t kLaunchRow = INT32_MAX;
@@ -33,16 +33,17 @@ Ordinal ordinal_of(const PhaseRow& row) {
 // Walks a rank's rows of one case in ordinal order and leaves out doubles.
 class Cursor {
  public:
-  Cursor(const RankRows& rank, std::size_t case_index) : rows_(rank.rows) {
-    order_ = rank.rows_of_case[case_index];
-    const auto before = [&](std::uint32_t a, std::uint32_t b) {
-      const Ordinal left = ordinal_of(rows_[a]), right = ordinal_of(rows_[b]);
-      if (left != right) return left < right;
-      return rows_[a].sequence < rows_[b].sequence;
-    };
+  Cursor(const RankRows& rank, std::size_t case_index)
+      : rows_(rank.rows), order_(rank.rows_of_case[case_index]) {
     // The recorder writes in this order; only a damaged or hand-made record needs the sort.
-    if (!std::is_sorted(order_.begin(), order_.end(), before)) {
-      std::stable_sort(order_.begin(), order_.end(), before);
+    if (rank.case_in_order[case_index] == 0) {
+      sorted_.assign(order_.begin(), order_.end());
+      std::stable_sort(sorted_.begin(), sorted_.end(), [&](std::uint32_t a, std::uint32_t b) {
+        const Ordinal left = ordinal_of(rows_[a]), right = ordinal_of(rows_[b]);
+        if (left != right) return left < right;
+        return rows_[a].sequence < rows_[b].sequence;
+      });
+      order_ = sorted_;
     }
     load();
   }
@@ -76,7 +77,8 @@ class Cursor {
   }
 
   std::span<const PhaseRow> rows_;
-  std::vector<std::uint32_t> order_;
+  std::span<const std::uint32_t> order_;
+  std::vector<std::uint32_t> sorted_;  // what order_ sees where the rows had to be sorted
   std::size_t at_ = 0;
   Ordinal current_;
   std::uint64_t duplicates_ = 0;
@@ -99,6 +101,7 @@ ReplayTable match_replays(const Run& run, int case_index) {
   table.phase.reserve(longest);
 
   Ordinal previous;
+  bool follows = false;
   while (true) {
     const Cursor* first = nullptr;
     for (const Cursor& cursor : cursors) {
@@ -110,6 +113,15 @@ ReplayTable match_replays(const Run& run, int case_index) {
     const Ordinal slot = first->ordinal();
     const std::int32_t phase = first->row().phase;
     int flags = ReplayTable::kAllRanks | (launches(first->row()) ? ReplayTable::kLaunches : 0);
+    if (table.flags.empty() || slot.launch_repetition != previous.launch_repetition) {
+      table.segments.push_back({static_cast<std::uint32_t>(table.slots()),
+                                static_cast<std::int32_t>(slot.launch_repetition >> 32),
+                                static_cast<std::int32_t>(slot.launch_repetition)});
+      follows = false;
+    } else if (!slot.same_step(previous)) {
+      follows = slot.step() == previous.step() + 1;
+    }
+    if (follows) flags |= ReplayTable::kFollows;
     if (table.flags.empty() || !slot.same_step(previous)) flags |= ReplayTable::kFirstOfStep;
     bool mismatch = false;
     for (std::size_t rank = 0; rank < cursors.size(); ++rank) {

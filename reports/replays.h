@@ -18,10 +18,17 @@ struct ReplayTable {
     kLaunches = 2,     // ends in a graph launch of its own
     kExcluded = 4,     // first after warm-up or of a block, on any rank: out of every statistic
     kFirstOfStep = 8,  // first rebuild of its step
+    kFollows = 16,     // its step is the next one of the same repetition after the step before it
+  };
+  // Consecutive slots of one repetition in one launch.
+  struct Segment {
+    std::uint32_t begin;  // its first slot
+    std::int32_t launch, repetition;
   };
   std::vector<std::vector<std::uint32_t>> row_of_slot;  // [rank][slot], kNoRow if missing
   std::vector<std::uint8_t> flags;                      // [slot], SlotFlag bits
   std::vector<std::uint8_t> phase;                      // [slot], enum Phase
+  std::vector<Segment> segments;                        // in slot order
   std::uint64_t duplicates = 0;      // rows left out: their ordinals had been seen
   std::uint64_t missing = 0;         // (rank, slot) pairs without a row
   std::uint64_t phase_mismatch = 0;  // slots in which ranks disagree on the phase

@@ -6,6 +6,7 @@
 
 #include "reports/report.h"
 #include "reports/summary_view.h"
+#include "reports/verdict.h"
 
 namespace tpjitter {
 namespace {
@@ -128,6 +129,10 @@ void write_case(const Json& summary, const Json& c, std::ostream& out) {
   lines.push_back("floor: " + floor_line(summary, c));
   for (const std::string& reason : reason_lines(summary, c)) lines.push_back(reason);
   write_list(lines, out);
+  if (!c["outliers"].empty()) {
+    out << '\n' << escape(kOutlierNote) << "\n\n";
+    write_table(outlier_table(c), out);
+  }
   close_details(out);
 }
 
@@ -136,7 +141,7 @@ void write_one(const Json& summary, std::ostream& out) {
   write_warnings(summary, out);
   out << "Status: **" << escape(plain(summary["status"])) << "**";
   if (!summary["status_reason"].is_null()) out << ", " << escape(plain(summary["status_reason"]));
-  out << "\n\n";
+  out << "\n\n" << escape(make_verdict(summary, {}).sentence) << "\n\n";
   if (!summary["cases"].empty()) {
     write_table(comparison_table(summary), out);
     out << "\nMaximum over ranks in each replay, quantiles over replays. " << device_note(summary)
@@ -152,6 +157,11 @@ void write_one(const Json& summary, std::ostream& out) {
   if (!reasons.empty()) out << '\n';
   write_list(reasons, out);
   close_details(out);
+  if (const std::vector<std::string> lines = clock_lines(summary); !lines.empty()) {
+    open_details("Clocks", out);
+    write_list(lines, out);
+    close_details(out);
+  }
   open_details("How it was measured", out);
   write_list(method_lines(summary), out);
   close_details(out);

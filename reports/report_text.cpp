@@ -7,6 +7,7 @@
 #include "reports/report.h"
 #include "reports/summary_view.h"
 #include "reports/text_table.h"
+#include "reports/verdict.h"
 
 namespace tpjitter {
 namespace {
@@ -65,6 +66,8 @@ void write_case(const Json& summary, const Json& c, std::ostream& out) {
   out << render_table(rank_table(c), 0);
   if (c["phases"].size() > 1) out << '\n' << render_table(phase_table(c), 0);
   for (const std::string& line : reason_lines(summary, c)) out << wrap("- " + line, 0, 2);
+  if (c["outliers"].empty()) return;
+  out << '\n' << wrap(kOutlierNote, 0, 0) << render_table(outlier_table(c), 0);
 }
 
 void write_attribution(const Json& summary, std::ostream& out) {
@@ -88,6 +91,7 @@ void write_one(const Json& summary, std::ostream& out) {
   out << wrap(title_line(summary), 0, 2);
   write_status(summary, out);
   write_verification(summary, out);
+  out << wrap("verdict: " + make_verdict(summary, {}).sentence, 0, 2);
   if (!summary["cases"].empty()) {
     heading("Which path costs least? Maximum over ranks in each replay, quantiles over replays.",
             out);
@@ -107,6 +111,10 @@ void write_one(const Json& summary, std::ostream& out) {
   for (const std::string& line : control_reason_lines(summary)) out << wrap("- " + line, 0, 2);
   for (const Json& c : summary["cases"]) {
     out << wrap(fmt::format("floor {}: {}", plain(c["name"]), floor_line(summary, c)), 0, 2);
+  }
+  if (const std::vector<std::string> lines = clock_lines(summary); !lines.empty()) {
+    heading("Can stamps of different clocks be compared?", out);
+    for (const std::string& line : lines) out << wrap("- " + line, 0, 2);
   }
   heading("How was it measured?", out);
   for (const std::string& line : method_lines(summary)) out << wrap(line, 0, 2);

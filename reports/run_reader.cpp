@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "harness/contract/error.h"
+#include "reports/parallel.h"
 #include "reports/record_checks.h"
+#include "reports/stamps.h"
 
 namespace tpjitter {
 namespace {
@@ -104,6 +107,11 @@ struct RowCounts {
   std::uint64_t bad_checksum = 0;
   std::uint64_t unordered = 0;     // sequence does not grow from row to row of a launch
   std::uint64_t out_of_range = 0;  // stamps that no run can have
+  std::uint64_t wrapped = 0;       // a 32-bit counter wrapped within the row
+  std::uint64_t went_back = 0;     // the host's clock did
+  std::uint64_t negative_counter = 0;
+  std::uint64_t no_device_stamp = 0, launched = 0;
+  std::vector<std::optional<std::int64_t>> starts;  // [launch], first stamp, if no other rank's
 };
 
 bool lacks_stamp(const PhaseRow& row) {
@@ -112,8 +120,32 @@ bool lacks_stamp(const PhaseRow& row) {
          (launched && (row.launch_begin_ns == 0 || row.launch_end_ns == 0));
 }
 
-// The one pass over a rank's rows that needs no other rank.
-RowCounts index_rows(const RunInfo& info, std::vector<std::optional<std::int64_t>>* launch_starts,
+// The order of the recorder, in which rows are matched across ranks.
+bool comes_before(const PhaseRow& a, const PhaseRow& b) {
+  const auto key = [](const PhaseRow& row) {
+    return std::tuple(row.launch, row.repetition, row.step, row.graph,
+                      (row.flags & kFlagNoLaunch) == 0, row.sequence);
+  };
+  return key(a) < key(b);
+}
+
+// False if a launch of this rank begins too far from that of the ranks before.
+bool merge_starts(const std::vector<std::optional<std::int64_t>>& own,
+                  std::vector<std::optional<std::int64_t>>* starts) {
+  if (starts->size() < own.size()) starts->resize(own.size());
+  for (std::size_t launch = 0; launch < own.size(); ++launch) {
+    if (own[launch] && (*starts)[launch] && !within_an_hour(*own[launch], *(*starts)[launch])) {
+      return false;
+    }
+  }
+  for (std::size_t launch = 0; launch < own.size(); ++launch) {
+    if (!(*starts)[launch]) (*starts)[launch] = own[launch];
+  }
+  return true;
+}
+
+// The one pass over a rank's rows. `starts`: of the ranks before, if they are to be compared with.
+RowCounts index_rows(const RunInfo& info, std::vector<std::optional<std::int64_t>>* starts,
                      RankRows* rank) {
   RowCounts counts;
   const std::size_t num_cases = info.cases.size();
@@ -122,9 +154,11 @@ RowCounts index_rows(const RunInfo& info, std::vector<std::optional<std::int64_t
       info.launches.empty()
           ? std::int64_t{INT32_MAX} + 1
           : static_cast<std::int64_t>(info.launches.size()) + (info.status == "complete" ? 0 : 1);
-  ClockCheck clock(launch_starts);
+  ClockCheck clock(starts != nullptr ? starts : &counts.starts);
   std::int64_t launch = -1, sequence = 0;
-  rank->rows_of_case.resize(num_cases);
+  rank->rows_of_case.assign(num_cases, {});
+  rank->case_in_order.assign(num_cases, 1);
+  rank->written = 0;
   for (std::size_t i = 0; i < rank->rows.size(); ++i) {
     const PhaseRow& row = rank->rows[i];
     if (row.sequence == 0) continue;
@@ -144,11 +178,25 @@ RowCounts index_rows(const RunInfo& info, std::vector<std::optional<std::int64_t
       ++counts.out_of_range;
       continue;
     }
-    rank->rows_of_case[case_index].push_back(static_cast<std::uint32_t>(i));
+    if (wrapped_within(row)) {
+      ++counts.wrapped;
+      continue;
+    }
+    counts.launched += launched(row) ? 1 : 0;
+    counts.no_device_stamp += lacks_device_stamp(row) ? 1 : 0;
+    counts.negative_counter += has_negative_counter(row) ? 1 : 0;
+    auto& numbers = rank->rows_of_case[case_index];
+    if (!numbers.empty() && comes_before(row, rank->rows[numbers.back()])) {
+      rank->case_in_order[case_index] = 0;
+    }
+    numbers.push_back(static_cast<std::uint32_t>(i));
     ++rank->written;
     if (lacks_stamp(row)) ++counts.zero_stamp;
     if ((row.flags & kFlagChecksumFailed) != 0) ++counts.bad_checksum;
   }
+  counts.went_back = clock.went_back();
+  // A record without any was made without a device; one with some has lost the others.
+  if (counts.no_device_stamp == counts.launched) counts.no_device_stamp = 0;
   return counts;
 }
 
@@ -164,6 +212,15 @@ void report_counts(const RowCounts& counts, int rank, std::vector<RunWarning>* p
   add(counts.out_of_range, "stamps_out_of_range",
       "rows have stamps out of range (more than 1 h apart within the row, from the row before or "
       "from the other ranks); left out");
+  add(counts.wrapped, "wrapped_stamps",
+      "rows end a stage 2.1 to 4.3 s before it begins: a 32-bit nanosecond counter wrapped; left "
+      "out");
+  add(counts.went_back, "clock_went_back",
+      "rows begin before the row before them: the host's clock was set, or a counter wrapped");
+  add(counts.negative_counter, "negative_counters",
+      "rows count all-reduces, context switches or page faults below 0: a counter wrapped");
+  add(counts.no_device_stamp, "zero_device_stamps",
+      "rows lack a device stamp (0) without the flag that says so; figures from it are left out");
   add(counts.zero_stamp, "zero_stamps",
       "rows lack a host stamp (accept, dispatch or launch is 0); figures from it are left out");
   add(counts.bad_checksum, "checksum_failed",
@@ -175,10 +232,9 @@ bool has_field(const NpyFile& file, const char* name) {
                      [&](const auto& field) { return field.name == name; });
 }
 
-void read_rank(const std::filesystem::path& directory, int rank,
-               std::vector<std::optional<std::int64_t>>* launch_starts, Run* run) {
+// Maps a rank's file. Its rows are looked at later, all ranks at once.
+void open_rank(const std::filesystem::path& directory, int rank, Run* run) {
   RankRows& out = run->ranks[static_cast<std::size_t>(rank)];
-  out.rows_of_case.resize(run->info.cases.size());
   const std::filesystem::path path = directory / rank_file(rank);
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
@@ -220,10 +276,39 @@ void read_rank(const std::filesystem::path& directory, int rank,
     out.converted = convert_rows(file, num_rows, rank, run);
     out.rows = out.converted;
   }
-  RowCounts counts = index_rows(run->info, launch_starts, &out);
-  if (!out.converted.empty()) counts.zero_stamp = 0;  // a field that is absent counts as 0
-  report_counts(counts, rank, &run->problems);
-  check_owner(rank, has_field(file, "first_all_reduce_last_peer"), run);
+}
+
+// Ranks whose clock does not fit to those before are read again, with what is known by then.
+void index_ranks(Run* run) {
+  const std::size_t world = run->ranks.size();
+  std::size_t rows = 0;
+  for (const RankRows& rank : run->ranks) rows += rank.rows.size();
+  std::vector<RowCounts> counts(world);
+  std::vector<std::vector<RunWarning>> owner(world);
+  const auto look_at = [&](std::size_t rank) {
+    const NpyFile* file = run->ranks[rank].file.get();
+    if (file == nullptr) return;
+    owner[rank] =
+        check_owner(*run, static_cast<int>(rank), has_field(*file, "first_all_reduce_last_peer"));
+  };
+  parallel_for(world, rows, [&](std::size_t rank) {
+    counts[rank] = index_rows(run->info, nullptr, &run->ranks[rank]);
+    look_at(rank);
+  });
+  std::vector<std::optional<std::int64_t>> starts;  // [launch], host clock
+  for (std::size_t rank = 0; rank < world; ++rank) {
+    RankRows& out = run->ranks[rank];
+    if (out.file == nullptr) continue;
+    if (!merge_starts(counts[rank].starts, &starts)) {
+      counts[rank] = index_rows(run->info, &starts, &out);
+      look_at(rank);
+    }
+    // A field that is absent counts as 0.
+    if (!out.converted.empty()) counts[rank].zero_stamp = counts[rank].no_device_stamp = 0;
+    report_counts(counts[rank], static_cast<int>(rank), &run->problems);
+    run->problems.insert(run->problems.end(), owner[rank].begin(), owner[rank].end());
+    run->rows += out.written;
+  }
 }
 
 // What run.json says about the ranks against what is there.
@@ -302,11 +387,8 @@ Run read_run(const std::filesystem::path& directory) {
   run.info = read_run_json(directory);
   run.ranks.resize(static_cast<std::size_t>(run.info.world_size));
   check_run_info(&run);
-  std::vector<std::optional<std::int64_t>> launch_starts;  // [launch], host clock
-  for (int rank = 0; rank < run.info.world_size; ++rank) {
-    read_rank(directory, rank, &launch_starts, &run);
-    run.rows += run.ranks[static_cast<std::size_t>(rank)].written;
-  }
+  for (int rank = 0; rank < run.info.world_size; ++rank) open_rank(directory, rank, &run);
+  index_ranks(&run);
   check_copies(&run);
   check_ranks(&run);
   check_foreign_files(directory, &run);

@@ -21,6 +21,7 @@ struct RankRows {
   std::vector<PhaseRow> converted;  // only for files of another layout than today's PhaseRow
   std::span<const PhaseRow> rows;   // as in the file; rows with sequence 0 were never written
   std::vector<std::vector<std::uint32_t>> rows_of_case;  // [case]: numbers of its written rows
+  std::vector<std::uint8_t> case_in_order;               // [case]: as the recorder writes them
   std::uint64_t written = 0;                             // rows that belong to a case
 };
 

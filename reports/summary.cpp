@@ -9,7 +9,11 @@
 #include "reports/attribution.h"
 #include "reports/floors.h"
 #include "reports/metrics.h"
+#include "reports/outliers.h"
+#include "reports/parallel.h"
 #include "reports/replays.h"
+#include "reports/run_clocks.h"
+#include "reports/summary_checks.h"
 
 namespace tpjitter {
 namespace {
@@ -83,28 +87,38 @@ Json attribution_json(const Attribution& a) {
                       {"share", nullable(a.share[s])},
                       {"mean_ns", nullable(a.mean_ns[s])}});
   }
-  return Json{{"class", a.verdict},
-              {"stages", std::move(stages)},
-              {"exposed_ns", nullable(a.exposed.p50)},
-              {"exposed_p99_ns", nullable(a.exposed.p99)},
-              {"hidden_ns", nullable(a.hidden.p50)},
-              {"lateness_ns", nullable(a.lateness.p50)},
-              {"replays", a.replays},
-              {"hidden_negative", a.hidden.negative},
-              {"missing_evidence", a.missing_evidence},
-              {"next_experiment", a.next_experiment}};
+  return Json{
+      {"class", a.verdict},
+      {"stages", std::move(stages)},
+      {"exposed_ns", nullable(a.exposed.p50)},
+      {"exposed_p99_ns", nullable(a.exposed.p99)},
+      {"hidden_ns", nullable(a.hidden.p50)},
+      {"later_excess_ns", nullable(a.later_excess.p50)},
+      {"flight_shift_ns", nullable(a.flight_shift.p50)},
+      {"gpu_idle_ns", nullable(a.gpu_idle.p50)},
+      {"gpu_idle_stage", a.gpu_idle_stage ? Json(stage_name(*a.gpu_idle_stage)) : Json(nullptr)},
+      {"lateness_ns", nullable(a.lateness.p50)},
+      {"arrival_gap_ns", distribution_json("ns", a.arrival_gap, a.arrival_reason)},
+      {"arrival_residual_ns",
+       distribution_json("ns", a.arrival_residual,
+                         a.arrival_reason.empty() ? "no excess wait" : a.arrival_reason)},
+      {"arrival_bound_ns", nullable(a.arrival_bound_ns)},
+      {"replays", a.replays},
+      {"hidden_negative", a.hidden.negative},
+      {"missing_evidence", a.missing_evidence},
+      {"next_experiment", a.next_experiment}};
 }
 
 Json injected_json(const std::optional<InjectedDelays>& injected) {
   if (!injected) return nullptr;
   return Json{{"where", injected->where.empty() ? Json(nullptr) : Json(injected->where)},
-              {"victim", injected->victim},
+              {"victim", nullable(injected->victim)},
               {"delay_ns", injected->delay_ns},
               {"replays", injected->replays}};
 }
 
 Json case_json(const RunCase& c, const ReplayTable& table, const CaseMetrics& result,
-               const Attribution& attribution) {
+               const Attribution& attribution, Json outliers) {
   Json phases = Json::object();
   for (int phase = 0; phase < kNumPhases; ++phase) {
     const auto& metrics_of_phase = result.phases[static_cast<std::size_t>(phase)];
@@ -134,7 +148,15 @@ Json case_json(const RunCase& c, const ReplayTable& table, const CaseMetrics& re
       {"ranks", std::move(ranks)},
       {"laggard_by", attribution.laggard_by.empty() ? Json(nullptr) : Json(attribution.laggard_by)},
       {"injected", injected_json(attribution.injected)},
-      {"attribution", attribution_json(attribution)}};
+      {"attribution", attribution_json(attribution)},
+      {"outliers", std::move(outliers)}};
+}
+
+std::optional<std::int64_t> median_step(const CaseMetrics& result) {
+  for (std::size_t m = 0; m < kNumMetrics; ++m) {
+    if (std::string_view(metrics()[m].key) == "step_ns") return result.metrics[m].values.p50;
+  }
+  return std::nullopt;
 }
 
 void append_floors(const Floors& floors, const RunCase& c, Json* out) {
@@ -164,51 +186,6 @@ void append_floors(const Floors& floors, const RunCase& c, Json* out) {
                         : Json(fmt::format("{} rows did not wait, {} are needed",
                                            floors.local_rows[rank], kMinLocalFloorRows))}});
   }
-}
-
-void check_table(const RunCase& c, const ReplayTable& table, bool every_rank_has_rows,
-                 std::vector<RunWarning>* problems) {
-  const auto add = [&](std::uint64_t n, const char* code, const char* text) {
-    if (n > 0) {
-      problems->push_back({code, fmt::format("case {}: {} {}", c.name, n, text), std::nullopt});
-    }
-  };
-  add(table.duplicates, "duplicate_rows", "rows repeat an ordinal of their rank; left out");
-  // A rank without any row is named once, by the reader.
-  if (every_rank_has_rows) {
-    add(table.missing, "unmatched_rows",
-        "rows of other ranks have no partner on some rank; figures over all ranks leave them out");
-  }
-  add(table.phase_mismatch, "phase_mismatch", "replays in which the ranks disagree on the phase");
-}
-
-// What the run itself found wrong with a case's metadata: its times mean nothing then.
-void check_metadata(const RunCase& c, std::vector<RunWarning>* problems) {
-  if (c.bit_equal == false) {
-    problems->push_back({"metadata_differs",
-                         fmt::format("case {}: path {} did not equal the reference before timing; "
-                                     "its times mean nothing",
-                                     c.name, c.path),
-                         std::nullopt});
-  }
-  if (c.checksum_failures > 0) {
-    problems->push_back({"checksum_failed",
-                         fmt::format("case {}: {} of {} steps read wrong metadata; its times mean "
-                                     "nothing",
-                                     c.name, c.checksum_failures, c.steps_checked),
-                         std::nullopt});
-  }
-}
-
-void check_empty_cases(const std::vector<std::string>& names, std::vector<RunWarning>* problems) {
-  constexpr std::size_t kMaxNames = 5;
-  if (names.empty()) return;
-  std::string list;
-  for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i) {
-    list += (i == 0 ? "" : ", ") + names[i];
-  }
-  if (names.size() > kMaxNames) list += fmt::format(" and {} more", names.size() - kMaxNames);
-  problems->push_back({"no_rows", fmt::format("cases without rows: {}", list), std::nullopt});
 }
 
 Json controls_json(const RunInfo& info) {
@@ -247,21 +224,6 @@ Json controls_json(const RunInfo& info) {
       {"by_all_reduce", by_kind}};
 }
 
-Json clock_json(const RunInfo& info) {
-  const auto member = [&](const char* key) {
-    return info.clock.is_object() && info.clock.contains(key) ? info.clock[key] : Json(nullptr);
-  };
-  Json clock = {{"host_gpu_bound_ns", member("host_gpu_bound_ns")},
-                {"gpu_gpu_bound_ns", member("gpu_gpu_bound_ns")},
-                {"reason", member("reason")}};
-  if (clock["reason"].is_null() &&
-      (info.backend == "host" || clock["gpu_gpu_bound_ns"].is_null())) {
-    clock["reason"] = info.backend == "host" ? "modelled device: it runs on the host clock"
-                                             : "no calibration in run.json";
-  }
-  return clock;
-}
-
 Json warnings_json(const std::vector<RunWarning>& warnings) {
   Json out = Json::array();
   for (const RunWarning& w : warnings) {
@@ -289,28 +251,72 @@ Json ranks_json(const Run& run) {
   return out;
 }
 
+struct AnalysedCase {
+  Json document;
+  Json floor = Json::array();
+  std::vector<RunWarning> problems;
+  CaseDetail detail;
+  bool empty = false;  // no rows
+};
+
+AnalysedCase analyse_case(const Run& run, const RunCase& c, const RunClocks& clocks,
+                          bool every_rank_has_rows, bool with_detail) {
+  AnalysedCase out;
+  const ReplayTable table = match_replays(run, c.index);
+  check_metadata(c, &out.problems);
+  check_table(c, table, every_rank_has_rows, &out.problems);
+  out.empty = table.slots() == 0;
+  const Floors floors = compute_floors(run, c.index, table);
+  std::optional<CaseDetailBuilder> detail;
+  if (with_detail) detail.emplace(run, table);
+  const CaseMetrics metrics =
+      compute_metrics(run, table, floors, detail ? std::ref(*detail) : ColumnObserver());
+  if (detail) out.detail = detail->finish();
+  OutlierFinder finder(run, table);
+  const OwnExchanges own = own_exchanges(run, table, clocks);
+  const CaseClocks comparable = case_clocks(clocks, own);
+  const Attribution attribution = attribute(
+      run, c, table, floors, [&](const ReplayLateness& r) { finder.see(r); }, comparable);
+  out.document = case_json(
+      c, table, metrics, attribution,
+      outliers_json(finder.finish(attribution.exposed.p50, median_step(metrics)), run, table));
+  out.document["clock"] = own_exchanges_json(own);
+  append_floors(floors, c, &out.floor);
+  return out;
+}
+
 }  // namespace
 
-Summary summarize(const Run& run) {
+Summary summarize(const Run& run, std::vector<CaseDetail>* details) {
   const RunInfo& info = run.info;
-  std::vector<RunWarning> problems = run.problems;
   const bool every_rank_has_rows = std::all_of(run.ranks.begin(), run.ranks.end(),
                                                [](const RankRows& r) { return r.written > 0; });
-  std::vector<std::string> empty;  // cases without rows
-  Json cases = Json::array(), skipped = Json::array(), floor = Json::array();
+  Json skipped = Json::array();
+  std::vector<const RunCase*> measured;
   for (const RunCase& c : info.cases) {
     if (c.skip_reason) {
       skipped.push_back({{"name", c.name}, {"path", c.path}, {"reason", *c.skip_reason}});
-      continue;
+    } else {
+      measured.push_back(&c);
     }
-    const ReplayTable table = match_replays(run, c.index);
-    check_metadata(c, &problems);
-    check_table(c, table, every_rank_has_rows, &problems);
-    if (table.slots() == 0) empty.push_back(c.name);
-    const Floors floors = compute_floors(run, c.index, table);
-    cases.push_back(
-        case_json(c, table, compute_metrics(run, table, floors), attribute(run, c, table, floors)));
-    append_floors(floors, c, &floor);
+  }
+  const RunClocks clocks(info);
+  std::vector<AnalysedCase> analysed(measured.size());
+  const auto analyse = [&](std::size_t i) {
+    analysed[i] = analyse_case(run, *measured[i], clocks, every_rank_has_rows, details != nullptr);
+  };
+  const std::size_t at_once = parts_at_once(measured.size());
+  parallel_for(at_once, run.rows, analyse);
+  for (std::size_t i = at_once; i < measured.size(); ++i) analyse(i);
+  std::vector<RunWarning> problems = run.problems;
+  std::vector<std::string> empty;  // cases without rows
+  Json cases = Json::array(), floor = Json::array();
+  for (AnalysedCase& a : analysed) {
+    if (a.empty) empty.push_back(measured[cases.size()]->name);
+    problems.insert(problems.end(), a.problems.begin(), a.problems.end());
+    for (Json& of_case : a.floor) floor.push_back(std::move(of_case));
+    cases.push_back(std::move(a.document));
+    if (details != nullptr) details->push_back(std::move(a.detail));
   }
   check_empty_cases(empty, &problems);
   const bool complete = info.status == "complete" && problems.empty();
@@ -346,7 +352,7 @@ Summary summarize(const Run& run) {
                           {"ranks", ranks_json(run)},
                           {"controls", controls_json(info)},
                           {"floor", std::move(floor)},
-                          {"clock", clock_json(info)},
+                          {"clock", clock_json(info, clocks)},
                           {"overhead", info.overhead},
                           {"model", info.model},
                           {"environment", info.environment},

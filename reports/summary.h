@@ -2,7 +2,10 @@
 // and JSON are rendered from. A pure function of the record: no time, path or locale of rendering.
 #pragma once
 
+#include <vector>
+
 #include "harness/contract/run_info.h"
+#include "reports/case_detail.h"
 #include "reports/run_reader.h"
 
 namespace tpjitter {
@@ -14,6 +17,7 @@ struct Summary {
   int exit_code = 0;  // 0, 3 incomplete or damaged, 6 no rows
 };
 
-Summary summarize(const Run& run);
+// `details`: what a page draws besides, one for each measured case, from the same columns.
+Summary summarize(const Run& run, std::vector<CaseDetail>* details = nullptr);
 
 }  // namespace tpjitter

@@ -120,6 +120,27 @@ std::vector<std::string> control_reason_lines(const Json& summary) {
   return lines;
 }
 
+namespace {
+
+// Durations below 0 that the maximum over ranks hides: two stamps of different clocks, or damage.
+// An excess wait is below 0 as often as a wait is below its floor.
+void append_hidden_negatives(const Json& summary_case, std::vector<std::string>* lines) {
+  for (const Json& rank : summary_case["ranks"]) {
+    for (const auto& [key, metric] : rank["metrics"].items()) {
+      const Json& of_case = summary_case["metrics"];
+      const auto negative = metric["negative"].get<std::uint64_t>();
+      if (negative == 0 || key == "first_all_reduce_excess_wait_ns") continue;
+      if (of_case.contains(key) && of_case[key]["negative"] != 0) continue;  // said
+      lines->push_back(fmt::format(
+          "rank {}: {} of {} values of {} are negative, though no maximum over ranks is; they are "
+          "kept as they are",
+          plain(rank["rank"]), negative, plain(metric["n"]), key));
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> reason_lines(const Json& summary, const Json& summary_case) {
   const std::vector<Reason> common = common_reasons(summary);
   std::vector<std::string> lines;
@@ -135,6 +156,7 @@ std::vector<std::string> reason_lines(const Json& summary, const Json& summary_c
                                   negative, plain(metric["n"]), key));
     }
   }
+  append_hidden_negatives(summary_case, &lines);
   return lines;
 }
 

@@ -255,24 +255,31 @@ std::string attribution_line(const Json& summary_case) {
                           format_percent(part));
   }
   if (!stages.empty()) line += "; lateness by stage: " + stages;
+  if (const auto idle = integer_or_none(a["gpu_idle_ns"])) {
+    line += fmt::format("; GPU idle between steps {}", format_ns(idle));
+    if (!a["gpu_idle_stage"].is_null()) line += " (" + plain(a["gpu_idle_stage"]) + ")";
+  }
   return line;
 }
 
 std::string injected_line(const Json& summary_case) {
   const Json& injected = summary_case["injected"];
   if (injected.is_null()) return "";
-  const auto victim = injected["victim"].get<std::size_t>();
+  const bool one_victim = !injected["victim"].is_null();
   std::string line =
-      fmt::format("{} of {} replays carry an injected delay of {} on rank {} ({})",
+      fmt::format("{} of {} replays carry an injected delay of {} on {} ({})",
                   plain(injected["replays"]), plain(summary_case["attribution"]["replays"]),
-                  format_ns(integer_or_none(injected["delay_ns"])), victim,
+                  format_ns(integer_or_none(injected["delay_ns"])),
+                  one_victim ? "rank " + plain(injected["victim"]) : "one rank or another",
                   injected["where"].is_null() ? "inject.where unknown"
                                               : "inject.where " + plain(injected["where"]));
+  if (!one_victim) return line;
   // Only where the victim lags at least as often as any other rank.
   double most = 0;
   for (const Json& rank : summary_case["ranks"]) {
     most = std::max(most, number_or_none(rank["laggard_share"]).value_or(0));
   }
+  const auto victim = injected["victim"].get<std::size_t>();
   const auto own = number_or_none(summary_case["ranks"][victim]["laggard_share"]);
   if (own && *own > 0 && *own >= most) line += "; that is the lateness";
   return line;

@@ -28,6 +28,12 @@ TableGroup metric_group(const std::string& title, const std::vector<const Json*>
 std::vector<TableGroup> comparison_table(const Json& summary);
 std::vector<TableGroup> rank_table(const Json& summary_case);
 std::vector<TableGroup> phase_table(const Json& summary_case);
+// Steps that stand out, "launch.repetition.step"; switches are voluntary+involuntary, faults
+// minor+major.
+std::vector<TableGroup> outlier_table(const Json& summary_case);
+inline constexpr const char* kOutlierNote =
+    "Worst steps above the median (launch.repetition.step), with the late rank's context switches "
+    "(voluntary+involuntary) and page faults (minor+major) since the step before:";
 std::vector<TableGroup> control_table(const Json& summary);
 
 // Sentences, without line breaks.
@@ -38,6 +44,8 @@ std::string attribution_line(const Json& summary_case);
 // Delays that a case injected, "" for none; and whether the run has any such case, in one line.
 std::string injected_line(const Json& summary_case);
 std::string injected_note(const Json& summary);
+// How the clocks were compared; empty without a calibration, method_lines says so then.
+std::vector<std::string> clock_lines(const Json& summary);
 std::string floor_line(const Json& summary, const Json& summary_case);
 std::vector<std::string> method_lines(const Json& summary);  // how it was measured
 // Why figures are null (summary_reasons.cpp): what is true of every case, and what only of one.

@@ -21,7 +21,12 @@ check() {  # name, command...
   rm -f "$log"
 }
 
-for test in metadata_gpu metadata_page_table_gpu metadata_kv_indices_gpu step_inputs_gpu all_reduce decode_body_gpu body_graph cuda_backend cuda_backend_stale; do
+kernels=(metadata_gpu metadata_page_table_gpu metadata_kv_indices_gpu metadata_topk_gpu
+  linear_state_gpu step_inputs_gpu decode_body_gpu decode_body_tables_gpu delay_gpu)
+ranks=(all_reduce clock_ping_pong)
+harness=(body_graph compositions_gpu execution_gpu injection_gpu cuda_backend cuda_backend_stale)
+
+for test in "${kernels[@]}" "${ranks[@]}" "${harness[@]}"; do
   check "$test" "$bin/test_$test"
 done
 if ! command -v compute-sanitizer > /dev/null; then
@@ -30,20 +35,21 @@ if ! command -v compute-sanitizer > /dev/null; then
 fi
 
 # Large shapes and thousands of replays show nothing more to a sanitizer, and take minutes under it.
-small='-*PastTwoToThe31*:*EnginesMatrix*:*LargeShapes*:*GraphReplays*:*RecoverADelay*:*PaysTheAskedOverhead*'
-sanitizer=(compute-sanitizer --error-exitcode 9 --tool)
-for test in metadata_gpu metadata_page_table_gpu metadata_kv_indices_gpu step_inputs_gpu all_reduce decode_body_gpu body_graph cuda_backend; do
+small='-*PastTwoToThe31*:*EnginesMatrix*:*LargeShapes*:*GraphReplays*:*RecoversADelay*:*AgainstNccl*:*EverySize/*ranks5*:*EverySize/*ranks6*:*EverySize/*ranks7*:*PaysTheAskedOverhead*:*DelaysWithinAMicrosecond*'
+sanitizer=(timeout 240 compute-sanitizer --error-exitcode 9 --tool)
+for test in "${kernels[@]}" "${ranks[@]}" body_graph compositions_gpu cuda_backend; do
   check "memcheck $test" "${sanitizer[@]}" memcheck "$bin/test_$test" --gtest_filter="$small"
 done
-for test in metadata_gpu decode_body_gpu; do
+for test in metadata_gpu metadata_kv_indices_gpu metadata_topk_gpu linear_state_gpu decode_body_gpu \
+  decode_body_tables_gpu; do
   check "racecheck $test" "${sanitizer[@]}" racecheck "$bin/test_$test" --gtest_filter="$small"
 done
 # Ranks that share a GPU are slowed too unevenly by racecheck for many ranks: two show every race.
 check "racecheck all_reduce" "${sanitizer[@]}" racecheck "$bin/test_all_reduce" \
-  --gtest_filter='*EverySize/ranks2_gpus1:*MixesSizes*/ranks2_gpus1'
+  --gtest_filter='*EverySize/*ranks2_gpus1:*MixesSizes*/*ranks2_gpus1'
 # Left out: a captured graph's copy is checked when the graph is launched, before the graph's own
 # kernels have written what it copies.
-for test in metadata_gpu metadata_page_table_gpu metadata_kv_indices_gpu step_inputs_gpu decode_body_gpu; do
+for test in "${kernels[@]}"; do
   check "initcheck $test" "${sanitizer[@]}" initcheck "$bin/test_$test" \
     --gtest_filter="$small:*Captured*:*Replay*:*OneNode*"
 done

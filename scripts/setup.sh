@@ -11,7 +11,8 @@ packages=(
   libboost-math-dev libsqlite3-dev libbenchmark-dev
   libjs-chart.js
   # tests
-  libgtest-dev libgmock-dev python3 python3-numpy python3-jsonschema
+  libgtest-dev libgmock-dev python3 python3-numpy python3-jsonschema python3-pandas
+  python3-selenium chromium chromium-driver
   clang-format
 )
 

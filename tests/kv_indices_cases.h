@@ -201,6 +201,13 @@ inline std::vector<KvIndicesCase> random_kv_cases() {
   return cases;
 }
 
+// The phase whose fill this is, by its offset and query stride.
+inline kernels::DecodePhase phase_of(const KvIndicesCase& c) {
+  if (c.scalars.q_stride == 0) return kernels::DecodePhase::kNormalDecode;
+  return c.scalars.seqlen_offset > 0 ? kernels::DecodePhase::kTargetVerify
+                                     : kernels::DecodePhase::kDraftExtendStrided;
+}
+
 // Empty if equal, else the first differing output and index with both values.
 inline std::string first_difference(const KvIndicesOutputs& actual,
                                     const KvIndicesOutputs& expected) {

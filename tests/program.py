@@ -54,6 +54,25 @@ class ProgramTest(unittest.TestCase):
         return subprocess.Popen(self.command(*words), stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True)
 
+    def children(self, parent):
+        """Command words by process id of a process's children."""
+        found = {}
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                status = (entry / "stat").read_text()
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if int(status.rsplit(")", 1)[1].split()[1]) == parent:
+                found[int(entry.name)] = words
+        return found
+
+    def child(self, parent, word):
+        """The child whose command has that word; None: not there (yet)."""
+        return next((pid for pid, words in self.children(parent).items() if word in words), None)
+
     def run_info(self, directory):
         return strict_json((directory / "run.json").read_text())
 

@@ -55,9 +55,16 @@ class Generator {
     const auto range = static_cast<std::uint64_t>(config_.noise_ns) + 1;
     return static_cast<std::int64_t>(random_() % range);
   }
+  std::int64_t flight_noise() {
+    if (config_.flight_noise_ns == 0) return 0;
+    return static_cast<std::int64_t>(random_() %
+                                     static_cast<std::uint64_t>(config_.flight_noise_ns));
+  }
   // A GPU's own clock; the modelled device runs on the host's.
   std::int64_t gpu_clock(std::int64_t host_ns, int rank) const {
-    return config_.backend == "host" ? host_ns : host_ns + 7'000'000'000 + rank * 45'000;
+    if (config_.backend == "host") return host_ns;
+    const std::int64_t ns = host_ns + 7'000'000'000 + rank * 45'000;
+    return ns - ns % config_.gpu_tick_ns;
   }
 
   void add_step(int launch, int repetition, int case_index, int step) {
@@ -65,16 +72,24 @@ class Generator {
     const int world = config_.world_size;
     const auto begin = now_;  // all ranks' accept, but for a late one
     std::vector<std::int64_t> host(static_cast<std::size_t>(world), begin);
-    const int late = c.late_rotates ? (c.late_rank + step) % world : c.late_rank;
+    const std::vector<GeneratedCase::Once> delays = delays_of(c, step);
     bool first = true;
+    int launched = 0;  // graphs of this step
     for (const Rebuild& rebuild : rebuilds_of(c)) {
       std::vector<PhaseRow> rows(static_cast<std::size_t>(world));
       std::vector<std::int64_t> own(rows.size());
       for (int rank = 0; rank < world; ++rank) {
         const auto r = static_cast<std::size_t>(rank);
-        const auto delay = [&](LateStage stage) {
-          return noise() + (stage == c.late_stage && rank == late ? c.late_ns : 0);
+        const auto late = [&](LateStage stage) {
+          std::int64_t ns = 0;
+          for (const GeneratedCase::Once& d : delays) {
+            if (d.stage == stage && d.rank == rank && (launched == 0 || !c.late_first_graph_only)) {
+              ns += d.ns;
+            }
+          }
+          return ns;
         };
+        const auto delay = [&](LateStage stage) { return noise() + late(stage); };
         PhaseRow& row = rows[r];
         row.sequence = sequence_ + 1;
         row.launch = launch;
@@ -102,7 +117,7 @@ class Generator {
         row.dispatch_end_ns = host[r] += c.dispatch_ns + delay(LateStage::kDispatch);
         if (rebuild.launches) {
           // A late launch enters late: the delay stands before the entry.
-          if (c.late_stage == LateStage::kGraphLaunch && rank == late) host[r] += c.late_ns;
+          host[r] += late(LateStage::kGraphLaunch);
           row.launch_begin_ns = host[r];
           row.launch_end_ns = host[r] += config_.graph_launch_ns + noise();
           own[r] = host[r] + config_.arrival_ns + delay(LateStage::kArrival);
@@ -111,10 +126,48 @@ class Generator {
       }
       ++sequence_;
       first = false;
-      if (rebuild.launches) finish_replay(c, own, &rows);
+      if (rebuild.launches) {
+        finish_replay(c, own, &rows);
+        add_truth(rows.front(), own, delays);
+        ++launched;
+        // What the GPU has caught up with the host has too.
+        if (c.late_first_graph_only) {
+          std::fill(host.begin(), host.end(), *std::max_element(host.begin(), host.end()));
+        }
+      }
       for (std::size_t r = 0; r < rows.size(); ++r) run_.rows[r].push_back(rows[r]);
     }
     now_ = std::max(now_, *std::max_element(host.begin(), host.end())) + 50'000;
+  }
+
+  std::vector<GeneratedCase::Once> delays_of(const GeneratedCase& c, int step) {
+    const int world = config_.world_size;
+    std::vector<GeneratedCase::Once> delays;
+    for (const GeneratedCase::Once& once : c.once) {
+      if (once.step == step) delays.push_back(once);
+    }
+    if (c.late_random) {
+      constexpr LateStage kStages[] = {LateStage::kCoupling, LateStage::kInputs,
+                                       LateStage::kDispatch, LateStage::kGraphLaunch,
+                                       LateStage::kArrival};
+      const int rank = static_cast<int>(random_() % static_cast<std::uint64_t>(world));
+      const LateStage stage = kStages[random_() % std::size(kStages)];
+      const std::int64_t least = c.late_ns / 16;
+      const auto range = static_cast<std::uint64_t>(c.late_ns - least) + 1;
+      delays.push_back({step, rank, stage, least + static_cast<std::int64_t>(random_() % range)});
+    } else if (c.late_stage != LateStage::kNone) {
+      const int rank = c.late_rotates ? (c.late_rank + step) % world : c.late_rank;
+      delays.push_back({step, rank, c.late_stage, c.late_ns});
+    }
+    return delays;
+  }
+
+  void add_truth(const PhaseRow& row, const std::vector<std::int64_t>& own,
+                 const std::vector<GeneratedCase::Once>& delays) {
+    const auto [first, last] = std::minmax_element(own.begin(), own.end());
+    run_.truth.push_back({row.launch, row.repetition, row.case_index, row.step, row.graph,
+                          static_cast<int>(last - own.begin()),
+                          delays.empty() ? LateStage::kNone : delays.back().stage, *last - *first});
   }
 
   void finish_replay(const GeneratedCase& c, const std::vector<std::int64_t>& own,
@@ -128,10 +181,11 @@ class Generator {
         if (peer != r && (latest_peer == r || own[peer] > own[latest_peer])) latest_peer = peer;
       }
       const std::int64_t there = own[r] + config_.local_ns;  // when the flag is already there
-      const std::int64_t flown = own[latest_peer] + config_.flight_ns;
+      const std::int64_t flight = config_.flight_ns + config_.slower_flight_ns;
+      const std::int64_t flown = own[latest_peer] + flight + flight_noise();
       const bool waited = latest_peer != r && flown > there;
       const std::int64_t seen = waited ? flown : there;
-      const std::int64_t end = seen + config_.transfer_ns;
+      const std::int64_t end = seen + config_.transfer_ns + config_.slower_transfer_ns;
       last_end = std::max(last_end, end);
       row.gpu_begin_ns = gpu_clock(own[r] - config_.arrival_ns / 2, rank);
       row.gpu_end_ns = gpu_clock(end + config_.decode_ns, rank);
@@ -146,8 +200,9 @@ class Generator {
       if (waited) row.flags |= kFlagWaited;
       row.first_all_reduce_last_peer = static_cast<std::int32_t>(latest_peer);
       row.first_all_reduce_last_seen_ns = gpu_clock(seen, rank);
-      row.all_reduce_wait_max_ns = seen - own[r];
-      row.all_reduce_wait_sum_ns = seen - own[r] + 71 * config_.flight_ns;
+      const std::int64_t later = flight + (rank == c.late_rank ? 0 : c.later_skew_ns);
+      row.all_reduce_wait_max_ns = std::max(seen - own[r], later);
+      row.all_reduce_wait_sum_ns = seen - own[r] + 71 * later;
     }
     now_ = last_end + config_.decode_ns;
   }

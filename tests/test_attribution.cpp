@@ -172,6 +172,8 @@ TEST(Attribution, AdviceCanBeFollowed) {
     for (PhaseRow& row : rows) row.flags |= kFlagNoDeviceStamps;
   }
   EXPECT_EQ(next(lost).find("one_shot_pull"), std::string::npos);
+  lost.info.cases[0].values["body"]["all_reduce"] = "one_shot_push";
+  EXPECT_EQ(next(lost).find("one_shot_pull"), std::string::npos) << "push stamps its waits too";
 
   GeneratedRun unmarked = generate_run(late(LateStage::kDispatch, 40'000));
   for (PhaseRow& row : unmarked.rows[0]) row.flags &= ~std::uint32_t{kFlagModelledDevice};

@@ -5,47 +5,13 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/decode_body.h"
+#include "tests/decode_body_tables.h"
 
 namespace tpjitter::kernels {
 namespace {
 
-// Tables of a small batch in host memory: lengths 5, 8 and 1 with pages of 4.
-struct Tables {
-  std::vector<std::int32_t> cache_seqlens{5, 8, 1};
-  std::vector<std::int32_t> cu_seqlens_k{0, 5, 13, 14};
-  std::vector<std::int32_t> cu_seqlens_q{0, 1, 2, 3};
-  std::vector<std::int32_t> page_table{1, 2, 90, 3, 4, 91, 5, 92, 93};
-  std::vector<std::int32_t> swa_page_table{6, -1, 94, 7, 8, 95, 9, 96, 97};
-  std::vector<std::int64_t> out_cache_loc{8, 19, 20};
-  std::vector<std::int64_t> swa_out_cache_loc{28, -1, 0};
-
-  DecodeMetadataArgs args() {
-    DecodeMetadataArgs a;
-    a.cache_seqlens = cache_seqlens.data();
-    a.cu_seqlens_k = cu_seqlens_k.data();
-    a.cu_seqlens_q = cu_seqlens_q.data();
-    a.page_table = page_table.data();
-    a.swa_page_table = swa_page_table.data();
-    a.out_cache_loc = out_cache_loc.data();
-    a.swa_out_cache_loc = swa_out_cache_loc.data();
-    a.page_table_stride = a.swa_page_table_stride = 3;
-    a.batch_size = 3;
-    a.max_seq_pages = 3;
-    a.page_size = 4;
-    a.num_out_tokens = a.swa_out_len = 3;
-    return a;
-  }
-};
-
-DecodeBodyShape shape_of(bool swa) {
-  DecodeBodyShape shape;
-  shape.layers = 3;
-  shape.world_size = 2;
-  shape.all_reduce_elements = 24;
-  shape.swa = swa;
-  return shape;
-}
+using test::shape_of;
+using test::Tables;
 
 std::uint64_t checksum(Tables tables, bool swa = true, std::int64_t step = 7) {
   return reference_step_checksum(tables.args(), shape_of(swa), step);

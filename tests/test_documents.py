@@ -132,6 +132,9 @@ class ReadmeAndTheProgram(ProgramTest):
         (self.directory / "build/bin").mkdir(parents=True)
         (self.directory / "build/bin/tpjitter").symlink_to(PROGRAM)
 
+    # What a busy machine may answer: doubtful, inconclusive, not within the targets.
+    MAY_EXIT = {"doctor": (0, 4), "gate": (0, 4), "selftest": (0, 1)}
+
     def call(self, words):
         environment = {k: v for k, v in os.environ.items()
                        if k not in ("TPJITTER_OUT", "TPJITTER_FORMAT", "TPJITTER_QUIET")}
@@ -150,7 +153,7 @@ class ReadmeAndTheProgram(ProgramTest):
                 words = ["host" if word == "cuda" else word for word in words] + SHORT
             with self.subTest(command=line):
                 done = self.call(words)
-                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn(done.returncode, self.MAY_EXIT.get(words[1], (0,)), done.stderr)
                 ran += 1
             output += done.stdout
         self.assertGreater(ran, 8)
@@ -183,7 +186,8 @@ class ReadmeAndTheProgram(ProgramTest):
 
     def test_flags_in_backticks_are_in_the_help(self):
         text = "".join(self.call([PROGRAM, *command, "--help"]).stdout
-                       for command in ([], ["run"], ["report"], ["plan"], ["list"]))
+                       for command in ([], ["run"], ["report"], ["plan"], ["list"], ["gate"],
+                                       ["selftest"], ["doctor"], ["history", "add"]))
         known = set(re.findall(r"(?m)^ +(?:-\w,)?(--[a-z-]+)", text))
         self.assertIn("--overwrite", known)
         for document in DOCUMENTS:

@@ -59,6 +59,14 @@ class ListOps(ProgramTest):
             self.assertEqual(self.totals(in_graph), (0, 0, 0, 0))
             self.assertEqual(in_graph["ops"], [])
 
+    def test_a_glue_graph_is_one_graph_launch_and_never_syncs(self):
+        for phase in PHASES:
+            for flags in ([], ["--swa"]):
+                listing = self.ops("glue_graph", phase, *flags)
+                self.assertEqual(self.totals(listing), (1, 1, 0, 0))
+                self.assertEqual([(op["name"], op["kind"]) for op in listing["ops"]],
+                                 [("cudaGraphLaunch", "graph")])
+
     def test_an_operation_has_its_kind_dtype_and_shape(self):
         listing = self.ops("aten", "draft_extend_strided")
         seq_lens, gather = listing["ops"][0], next(
@@ -83,12 +91,12 @@ class ListOps(ProgramTest):
     def test_a_bad_path_or_phase_names_the_allowed_set(self):
         for words, allowed in (
                 (["--path", "atan", "--phase", "normal_decode"],
-                 ['"atan"', "aten, page_table_kernel, fused, fused_in_graph"]),
+                 ['"atan"', "aten, page_table_kernel, glue_graph, fused, fused_in_graph"]),
                 (["--path", "aten", "--phase", "decode"], ['"decode"', ", ".join(PHASES)]),
                 (["--path", "aten"],
                  ["list ops: --phase is required; allowed: " + ", ".join(PHASES)]),
                 (["--phase", "normal_decode"],
-                 ["list ops: --path is required; allowed: aten, page_table_kernel, fused"]),
+                 ["list ops: --path is required; allowed: aten, page_table_kernel, glue_graph"]),
                 ([], ["list ops: --path is required; allowed: aten, "])):
             result = self.tpjitter("list", "ops", *words, "--json")
             self.assertEqual(result.returncode, 2)

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -99,6 +100,71 @@ TEST(Quantiles, EverySizeAgreesWithASortedCopy) {
       EXPECT_EQ(d.p99, sorted[(n * 990 + 999) / 1000 - 1]);
     }
   }
+}
+
+// Large inputs take another way; every figure must be that of the sorted values.
+TEST(Quantiles, ManySamplesGiveTheSameAsSortingThem) {
+  constexpr std::size_t kMany = 70'001;
+  std::mt19937_64 random(3);
+  const auto made_by = [&](auto value) {
+    std::vector<std::int64_t> values(kMany);
+    for (std::size_t i = 0; i < kMany; ++i) values[i] = value(i);
+    return values;
+  };
+  std::vector<std::vector<std::int64_t>> inputs = {
+      made_by([&](std::size_t) { return static_cast<std::int64_t>(random() % 1'000'000); }),
+      made_by([&](std::size_t) { return static_cast<std::int64_t>(random()); }),  // all of 64 bits
+      made_by([](std::size_t) { return std::int64_t{5}; }),
+      made_by([](std::size_t i) { return static_cast<std::int64_t>(i); }),
+      made_by([](std::size_t i) { return -static_cast<std::int64_t>(i); }),
+      made_by([](std::size_t i) { return static_cast<std::int64_t>(i % 4) * 1'000'000; }),
+      made_by([](std::size_t i) { return static_cast<std::int64_t>(i < 300 ? i : 7); }),
+      made_by([](std::size_t i) { return i % 100 == 0 ? INT64_MAX : INT64_MIN + 1; }),
+      made_by([&](std::size_t) { return std::int64_t{1} << (random() % 62); })};
+  // Shares that no probe is likely to guess: nearly all below, then a few far above.
+  for (const std::size_t few : {30u, 700u, 7'000u}) {
+    inputs.push_back(made_by([&](std::size_t i) {
+      return static_cast<std::int64_t>(i >= kMany - few ? 1'000'000 + i : i % 17);
+    }));
+  }
+  for (std::size_t input = 0; input < inputs.size(); ++input) {
+    SCOPED_TRACE(input);
+    std::vector<std::int64_t> sorted = inputs[input], shuffled = inputs[input];
+    std::sort(sorted.begin(), sorted.end());
+    std::vector<std::int64_t> column;  // every third has no value
+    for (std::size_t i = 0; i < kMany; ++i) {
+      column.push_back(inputs[input][i]);
+      if (i % 2 == 1) column.push_back(kAbsent);
+    }
+    for (const Distribution& d : {describe(shuffled), describe_column(column)}) {
+      EXPECT_EQ(d.n, kMany);
+      EXPECT_EQ(d.p50, sorted[(kMany * 500 + 999) / 1000 - 1]);
+      EXPECT_EQ(d.p90, sorted[(kMany * 900 + 999) / 1000 - 1]);
+      EXPECT_EQ(d.p99, sorted[(kMany * 990 + 999) / 1000 - 1]);
+      EXPECT_EQ(d.p999, sorted[(kMany * 999 + 999) / 1000 - 1]);
+      EXPECT_EQ(d.min, sorted.front());
+      EXPECT_EQ(d.max, sorted.back());
+      EXPECT_EQ(d.negative, static_cast<std::uint64_t>(std::count_if(
+                                sorted.begin(), sorted.end(), [](auto v) { return v < 0; })));
+      long double sum = 0;
+      for (const std::int64_t value : sorted) sum += static_cast<long double>(value);
+      EXPECT_NEAR(*d.mean, static_cast<double>(sum / kMany), 1e-9 * (1 + std::fabs(*d.mean)));
+    }
+  }
+}
+
+TEST(Quantiles, AColumnOfFewOrNoValuesIsDescribedToo) {
+  EXPECT_EQ(describe_column({}).n, 0u);
+  const std::vector<std::int64_t> absent(50'000, kAbsent);
+  EXPECT_EQ(describe_column(absent).n, 0u);
+  EXPECT_EQ(describe_column(absent).max, std::nullopt);
+  std::vector<std::int64_t> few = absent;
+  for (std::int64_t i = 0; i < 40; ++i) few[static_cast<std::size_t>(i) * 1000] = i;
+  const Distribution d = describe_column(few);
+  EXPECT_EQ(d.n, 40u);
+  EXPECT_EQ(d.p50, 19);
+  EXPECT_EQ(d.p90, std::nullopt);
+  EXPECT_EQ(d.max, 39);
 }
 
 }  // namespace

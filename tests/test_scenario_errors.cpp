@@ -87,9 +87,10 @@ TEST_F(ScenarioErrorsTest, AWrongTypeIsNamedWithTheRightOne) {
               HasSubstr("a number with a fraction, where an integer belongs"));
   EXPECT_THAT(error_in("[shape]\nswa = 1\n"),
               HasSubstr("an integer, where a boolean belongs; allowed: true, false"));
-  EXPECT_THAT(error_in("[step]\npath = true\n"),
-              HasSubstr("a boolean, where a string belongs; allowed: aten, page_table_kernel, "
-                        "fused, fused_in_graph"));
+  EXPECT_THAT(
+      error_in("[step]\npath = true\n"),
+      HasSubstr("a boolean, where a string belongs; allowed: aten, page_table_kernel, glue_graph, "
+                "fused, fused_in_graph"));
   EXPECT_THAT(error_in("[body]\nlayer_us = 2026-01-01\n"),
               HasSubstr("a date or time, where a number belongs; allowed: 0..100000 us"));
   EXPECT_THAT(error_in("[shape]\ncapture_batch_sizes = 8\n"),
@@ -127,9 +128,9 @@ TEST_F(ScenarioErrorsTest, AWordOutsideTheAllowedSetIsNamedWithTheSet) {
   EXPECT_EQ(
       error_in("[step]\npath = \"fuzed\"\n"),
       "4:8: key `step.path`: \"fuzed\" is not one of them (did you mean \"fused\"?); allowed: "
-      "aten, page_table_kernel, fused, fused_in_graph");
+      "aten, page_table_kernel, glue_graph, fused, fused_in_graph");
   EXPECT_THAT(error_in("[body]\nall_reduce = \"two_trees\"\n"),
-              HasSubstr("allowed: one_shot_pull, nccl"));
+              HasSubstr("allowed: one_shot_pull, one_shot_push, two_shot, auto, nccl"));
   EXPECT_THAT(error_in("[body]\nfills = \"bake\"\n"),
               HasSubstr("(did you mean \"baked\"?); allowed: persistent, baked"));
   EXPECT_THAT(error_in("[step]\nmode = \"\"\n"), HasSubstr("allowed: decode"));

@@ -110,6 +110,30 @@ TEST(ServingState, WritesAndResetsRebuildTheDeviceCopy) {
   EXPECT_GT(joins, 10) << "requests must leave and join";
 }
 
+// What a read that comes too late, or a write that comes too early, is caught by.
+TEST(ServingState, ARowThatItsRequestLeavesIsWrongUntilAnotherTakesIt) {
+  const ServingShape shape = ServingShape::of(small_case());
+  ServingState state(shape);
+  StepInputs before = state.advance();
+  int given_up = 0;
+  for (int step = 1; step < 400; ++step) {
+    const StepInputs& now = state.advance();
+    std::set<std::int64_t> places;
+    for (const TokenWrite& write : now.writes) places.insert(write.flat);
+    ASSERT_EQ(places.size(), now.writes.size()) << "two writes to one place, step " << step;
+    for (const LengthReset& reset : now.resets) {
+      const std::int64_t left = before.req_pool_indices[reset.row];
+      const auto& rows = now.req_pool_indices;
+      const bool taken = std::find(rows.begin(), rows.end(), left) != rows.end();
+      EXPECT_EQ(state.req_to_token()[left * shape.max_context] == 0, !taken);
+      EXPECT_EQ(places.count(left * shape.max_context), 1u);
+      given_up += !taken;
+    }
+    before = now;
+  }
+  EXPECT_GT(given_up, 10);
+}
+
 TEST(ServingState, EveryStepChangesTheInputs) {
   ServingState state(ServingShape::of(small_case()));
   StepInputs before = state.advance();

@@ -16,6 +16,7 @@ namespace {
 struct NotingDevice {
   std::vector<std::string> calls;
   void wait_accept(std::int64_t step) { calls.push_back("wait " + std::to_string(step)); }
+  void check_device(std::int64_t step) { calls.push_back("check " + std::to_string(step)); }
   void copy_inputs(int phase) { calls.push_back("inputs " + std::to_string(phase)); }
   void rebuild_metadata(int phase) { calls.push_back("rebuild " + std::to_string(phase)); }
   void launch_graph(int graph) { calls.push_back("launch " + std::to_string(graph)); }
@@ -83,7 +84,7 @@ TEST(RunStep, InjectsOnTheVictimAtItsSteps) {
     StepContext context;
     context.slot = slot.get();
     context.plan.phases.resize(1);
-    context.injection = Injection::of(config, rank);
+    context.injection = Injection::of(config, rank, 2);
     NotingDevice device;
     for (int step = 0; step < 6; ++step) {
       std::vector<PhaseRow> rows(1);
@@ -99,15 +100,19 @@ TEST(RunStep, InjectsOnTheVictimAtItsSteps) {
 
 class TimedLoop : public testing::TestWithParam<const char*> {};
 
-TEST_P(TimedLoop, AllocatesNothing) {
-  ControlSegment control = ControlSegment::create(1, 0, 1, "", 100.0);
-  const auto backend = make_host_backend({0, 1, &control});
+CaseConfig timed_case(const std::string& path) {
   CaseConfig config;
-  config.path = GetParam();
+  config.path = path;
   config.swa = true;
   config.layers = 2;
   config.context_tokens = 512;
   config.layer_us = 1;
+  return config;
+}
+
+void expect_no_allocation(const CaseConfig& config) {
+  ControlSegment control = ControlSegment::create(1, 0, 1, "", 100.0);
+  const auto backend = make_host_backend({0, 1, &control});
   EXPECT_TRUE(backend->prepare(config).bit_equal);
   std::vector<PhaseRow> rows(1);
   std::int64_t step = 0;
@@ -120,7 +125,19 @@ TEST_P(TimedLoop, AllocatesNothing) {
   EXPECT_EQ(checks.checksum_failures, 0) << checks.first_failure;
 }
 
-INSTANTIATE_TEST_SUITE_P(Paths, TimedLoop, testing::Values("aten", "fused", "fused_in_graph"));
+TEST_P(TimedLoop, AllocatesNothing) { expect_no_allocation(timed_case(GetParam())); }
+
+TEST_P(TimedLoop, AllocatesNothingEagerlyAndAheadOfTheSchedulersStream) {
+  CaseConfig config = timed_case(GetParam());
+  config.execution = "eager";
+  config.read_done = "in_replay";
+  config.loop = "run_ahead";
+  config.coupling = "rank0";
+  expect_no_allocation(config);
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, TimedLoop,
+                         testing::Values("aten", "glue_graph", "fused", "fused_in_graph"));
 
 }  // namespace
 }  // namespace tpjitter

@@ -11,18 +11,8 @@
 
 namespace tpjitter {
 
-using kernels::kMaxAllReduceBytes;
+using kernels::AllReduceArena;
 using kernels::kMaxAllReduceRanks;
-
-// Byte offsets. Words that different parties write lie on lines of their own.
-struct Communicator::Arena {
-  static constexpr std::size_t kFlags = 0;
-  static constexpr std::size_t kEpochs = kFlags + kernels::kAllReduceFlags * sizeof(std::uint32_t);
-  static constexpr std::size_t kAbort = 4096;
-  static constexpr std::size_t kInputs = 8192;
-  static constexpr std::size_t kBytes = kInputs + 2 * static_cast<std::size_t>(kMaxAllReduceBytes);
-  static_assert(kEpochs + kernels::kMaxAllReduceBlocks * sizeof(std::uint32_t) <= kAbort);
-};
 
 namespace {
 
@@ -44,7 +34,9 @@ void check_peer_access(const RankContext& context) {
 Communicator::Communicator(const RankContext& context)
     : context_(context),
       deadline_ns_(context.control->deadlines().device_ns),
-      own_(Arena::kBytes),
+      // More ranks than the kernels take are NCCL's alone.
+      arena_{std::min(context.world_size, kMaxAllReduceRanks)},
+      own_(arena_.bytes()),
       fault_(1),
       one_(1),
       abort_stream_(make_stream()) {
@@ -77,38 +69,44 @@ std::byte* Communicator::arena(int rank) const {
   return rank == context_.rank ? own_.data() : static_cast<std::byte*>(peers_[rank].data());
 }
 
-void* Communicator::input(int ordinal) const {
-  return own_.data() + Arena::kInputs + (ordinal % 2) * kMaxAllReduceBytes;
-}
+void* Communicator::input(int ordinal) const { return own_.data() + arena_.input(ordinal); }
 
 kernels::SpinGuard Communicator::guard() const {
   kernels::SpinGuard guard;
-  guard.abort = reinterpret_cast<std::uint32_t*>(own_.data() + Arena::kAbort);
+  guard.abort = reinterpret_cast<std::uint32_t*>(own_.data() + AllReduceArena::kAbort);
   // More ranks than the kernels take: nccl only, which has its own abort.
   for (int p = 0; p < std::min(context_.world_size, kMaxAllReduceRanks); ++p) {
-    guard.peer_abort[p] = reinterpret_cast<std::uint32_t*>(arena(p) + Arena::kAbort);
+    guard.peer_abort[p] = reinterpret_cast<std::uint32_t*>(arena(p) + AllReduceArena::kAbort);
   }
   guard.fault = fault_.data();
   guard.deadline_ns = deadline_ns_;
   return guard;
 }
 
-kernels::AllReduceArgs Communicator::one_shot_args(int ordinal, std::int64_t bytes, void* output,
-                                                   const kernels::StampRing& ring) const {
+kernels::AllReduceArgs Communicator::all_reduce_args(int ordinal, std::int64_t bytes, void* output,
+                                                     const kernels::StampRing& ring) const {
   kernels::AllReduceArgs args;
-  for (int p = 0; p < context_.world_size; ++p) {
-    args.inputs[p] = arena(p) + Arena::kInputs + (ordinal % 2) * kMaxAllReduceBytes;
-    args.flags[p] = reinterpret_cast<std::uint32_t*>(arena(p) + Arena::kFlags);
-  }
-  args.epochs = reinterpret_cast<std::uint32_t*>(own_.data() + Arena::kEpochs);
+  for (int p = 0; p < arena_.world_size; ++p) args.arenas[p] = arena(p);
+  args.arena = arena_;
   args.output = output;
   args.bytes = bytes;
   args.rank = context_.rank;
-  args.world_size = context_.world_size;
   args.ordinal = ordinal;
   args.ring = ring;
   args.guard = guard();
   return args;
+}
+
+std::uint32_t* Communicator::ping_pong_word(int rank, int from) const {
+  constexpr std::size_t kLine = 128;
+  static_assert(AllReduceArena::kPingPongWords + kMaxAllReduceRanks * kLine <=
+                AllReduceArena::kPingPongStamps);
+  return reinterpret_cast<std::uint32_t*>(arena(rank) + AllReduceArena::kPingPongWords +
+                                          static_cast<std::size_t>(from) * kLine);
+}
+
+kernels::PingPongStamps* Communicator::ping_pong_stamps(int rank) const {
+  return reinterpret_cast<kernels::PingPongStamps*>(arena(rank) + AllReduceArena::kPingPongStamps);
 }
 
 NcclCommunicator& Communicator::nccl() {
@@ -118,7 +116,7 @@ NcclCommunicator& Communicator::nccl() {
 
 void Communicator::abort_kernels() noexcept {
   // A stream of its own: the copy passes the kernels that spin.
-  cudaMemcpyAsync(own_.data() + Arena::kAbort, one_.data(), sizeof(std::uint32_t),
+  cudaMemcpyAsync(own_.data() + AllReduceArena::kAbort, one_.data(), sizeof(std::uint32_t),
                   cudaMemcpyHostToDevice, abort_stream_.get());
   if (nccl_) nccl_->abort();
 }
@@ -131,6 +129,11 @@ void Communicator::throw_fault(std::int64_t step, const char* what) const {
   if (fault.written == 0) {
     throw RunError(fmt::format("{}: stopped on the GPU: a peer's wait passed its deadline", place));
   }
+  if (fault.ordinal < 0) {
+    throw TimeoutError(fmt::format(
+        "{}: waited {:.1f} s on the GPU for clock message {} of rank {} (saw {})", place,
+        static_cast<double>(deadline_ns_) / 1e9, fault.expected, fault.peer, fault.seen));
+  }
   throw TimeoutError(fmt::format(
       "{}: waited {:.1f} s on the GPU for rank {} in all-reduce {} (expected epoch {}, saw {})",
       place, static_cast<double>(deadline_ns_) / 1e9, fault.peer, fault.ordinal, fault.expected,
@@ -139,8 +142,8 @@ void Communicator::throw_fault(std::int64_t step, const char* what) const {
 
 void Communicator::check_fault(std::int64_t step, const char* what) const {
   std::uint32_t aborted = 0;
-  check_cuda(
-      cudaMemcpy(&aborted, own_.data() + Arena::kAbort, sizeof aborted, cudaMemcpyDeviceToHost));
+  check_cuda(cudaMemcpy(&aborted, own_.data() + AllReduceArena::kAbort, sizeof aborted,
+                        cudaMemcpyDeviceToHost));
   if (aborted != 0) throw_fault(step, what);
 }
 

@@ -1,6 +1,5 @@
-// What a rank shares with its peers on the GPUs: one arena of cudaMalloc memory (flags, epochs,
-// abort word, two all-reduce inputs), exported once by CUDA IPC through the control segment's
-// exchange. World size 1 works without peers.
+// What a rank shares with its peers on the GPUs: one arena of cudaMalloc memory, as
+// kernels/all_reduce.h lays it out, exported once by CUDA IPC through the control segment's exchange. World size 1 works without peers.
 // Never pool or VMM memory: CUDA IPC cannot export it. Never NVLink multicast.
 #pragma once
 
@@ -12,6 +11,7 @@
 #include "harness/cuda/handles.h"
 #include "harness/cuda/nccl_communicator.h"
 #include "kernels/all_reduce.h"
+#include "kernels/clock_ping_pong.h"
 
 namespace tpjitter {
 
@@ -26,9 +26,13 @@ class Communicator {
   // This rank's input of an all-reduce with that ordinal, kMaxAllReduceBytes.
   void* input(int ordinal) const;
   kernels::SpinGuard guard() const;
-  // `output` local memory; `ring` without stamps takes the unstamped kernel.
-  kernels::AllReduceArgs one_shot_args(int ordinal, std::int64_t bytes, void* output,
-                                       const kernels::StampRing& ring) const;
+  // For all of our kernels. `output` local memory; `ring` without stamps takes the unstamped kernel.
+  kernels::AllReduceArgs all_reduce_args(int ordinal, std::int64_t bytes, void* output,
+                                         const kernels::StampRing& ring) const;
+
+  // Of the clocks' ping-pong: the word of `rank` that `from` writes, the stamps of `rank`.
+  std::uint32_t* ping_pong_word(int rank, int from) const;
+  kernels::PingPongStamps* ping_pong_stamps(int rank) const;
 
   // Collective at its first call.
   NcclCommunicator& nccl();
@@ -42,11 +46,11 @@ class Communicator {
   void check_fault(std::int64_t step, const char* what) const;
 
  private:
-  struct Arena;  // offsets of its parts; see the .cpp file
   std::byte* arena(int rank) const;
 
   RankContext context_;
   std::int64_t deadline_ns_;
+  kernels::AllReduceArena arena_;
   DeviceBuffer<std::byte> own_;
   std::vector<PeerMapping> peers_;  // by rank; own: empty
   PinnedBuffer<kernels::DeviceFault> fault_;

@@ -8,7 +8,7 @@
 #include "harness/cuda/drain.h"
 #include "harness/cuda/graphs.h"
 #include "harness/cuda/host_wait.h"
-#include "harness/metadata_buffers.h"
+#include "harness/leaf_tables.h"
 #include "kernels/decode_body.h"
 
 namespace tpjitter {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "harness/contract/error.h"
+#include "harness/cuda/clock_calibration.h"
 #include "harness/cuda/controls.h"
 #include "harness/cuda/cuda_case.h"
 #include "harness/cuda/cuda_device.h"
@@ -37,6 +38,7 @@ class CudaBackend final : public Backend {
   explicit CudaBackend(const RankContext& context)
       : context_(context), device_choice_(context_), communicator_(context_) {
     step_.slot = &context.control->rank(context.rank);
+    step_.coupling = Coupling(*context.control, context.rank);
   }
   ~CudaBackend() override {
     // A failed rank frees memory next, which waits for its kernels: let them drain.
@@ -52,10 +54,14 @@ class CudaBackend final : public Backend {
   RunControl controls(const CaseConfig& config) override {
     return measure_controls(context_, communicator_, config, stream_.get());
   }
+  Json calibrate_clocks(bool with_host) override {
+    return calibrator_.measure(stream_.get(), with_host);
+  }
   std::string device_name() const override { return gpu_name(context_.rank); }
   std::string device_uuid() const override { return gpu_uuid(context_.rank); }
 
  private:
+  void capture_graphs(const CaseConfig& config);
   void connect_nccl();
   void barrier(const char* what) {
     context_.control->barrier(context_.rank, context_.control->deadlines().prepare_ns, what);
@@ -65,6 +71,7 @@ class CudaBackend final : public Backend {
   StepContext step_;
   DeviceChoice device_choice_;
   Communicator communicator_;
+  ClockCalibrator calibrator_{context_, communicator_};
   Stream stream_ = make_stream();
   // In the order they are made; a case is taken down in the other one.
   std::optional<CudaCase> case_;
@@ -84,7 +91,8 @@ CaseChecks CudaBackend::prepare(const CaseConfig& config) {
   checker_.emplace(context_, config);
   step_.plan = case_->plan;
   step_.run_ahead_depth = steps_ahead(config);
-  step_.injection = Injection::of(config, context_.rank);
+  step_.injection = Injection::of(config, context_.rank, context_.world_size);
+  step_.coupling.prepare(config, device_->wait_deadline_ns());
   drained_.graphs.reserve(case_->graph_stamps.size());
   drained_.all_reduces.reserve(case_->all_reduce_stamps.size());
 
@@ -93,16 +101,32 @@ CaseChecks CudaBackend::prepare(const CaseConfig& config) {
   const int phases = static_cast<int>(case_->plan.phases.size());
   for (int phase = 0; phase < phases; ++phase) device_->copy_inputs(phase);
   device_->warm_temporaries();
+  if (case_->shape.live_batch == case_->shape.batch_size) {
+    device_->capture_glue_graphs();
+  } else if (config.path == "glue_graph") {
+    throw ConfigError("step.path: glue_graph is for batches without padded rows");
+  }
   const CaseChecks checks = check_paths(context_, *case_, *device_, stream_.get());
   case_->poison_outputs(stream_.get());  // what the checks left must not pass for a rebuild
 
   if (config.all_reduce == "nccl") connect_nccl();
+  if (config.execution == "graph") capture_graphs(config);
+  wait_for_stream(context_, stream_.get(), context_.control->deadlines().prepare_ns,
+                  "graph upload");
+  // A rank that captured longer must not cost the others their first all-reduce's deadline.
+  barrier("prepared");
+  return checks;
+}
+
+void CudaBackend::capture_graphs(const CaseConfig& config) {
   // Largest first, as engines capture: later graphs find their memory already there.
   const std::vector<std::int32_t> sizes = captured_batch_sizes(config);
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
     for (int graph = 0; graph < case_->plan.graphs; ++graph) {
-      graphs_[*size].push_back(
-          capture_step_graph(*case_, graph, *size, context_, communicator_, stream_.get()));
+      for (cudaEvent_t read_done : device_->read_done_events(graph)) {
+        graphs_[*size].push_back(capture_step_graph(*case_, graph, *size, context_, communicator_,
+                                                    stream_.get(), read_done));
+      }
     }
   }
   std::vector<cudaGraphExec_t> step_graphs;
@@ -110,11 +134,6 @@ CaseChecks CudaBackend::prepare(const CaseConfig& config) {
     step_graphs.push_back(graph.get());
   }
   device_->set_graphs(std::move(step_graphs));
-  wait_for_stream(context_, stream_.get(), context_.control->deadlines().prepare_ns,
-                  "graph upload");
-  // A rank that captured longer must not cost the others their first all-reduce's deadline.
-  barrier("prepared");
-  return checks;
 }
 
 // NCCL connects at the first call, which cannot be captured.
@@ -126,14 +145,7 @@ void CudaBackend::connect_nccl() {
                   "NCCL's first call");
 }
 
-Json CudaBackend::operations() const {
-  std::vector<PhaseCall> calls;
-  for (int phase = 0; phase < static_cast<int>(case_->plan.phases.size()); ++phase) {
-    calls.push_back(
-        {case_->plan.phases[phase], case_->aten_args(phase), case_->page_table_args(phase)});
-  }
-  return path_operations(case_->config.path, calls);
-}
+Json CudaBackend::operations() const { return path_operations(case_->config); }
 
 void CudaBackend::run_step(std::int64_t step, std::span<PhaseRow> rows) {
   for (PhaseRow& row : rows) {
@@ -175,6 +187,10 @@ std::unique_ptr<Backend> make_cuda_backend(const RankContext& context) {
 Json cuda_model() { return nullptr; }
 
 std::string cuda_skip_reason(const CaseConfig& config, int world_size) {
+  if (config.inject_where == "gpu" && world_size > kernels::kMaxAllReduceRanks) {
+    return fmt::format("the gate before a delay on the GPU takes up to {} ranks",
+                       kernels::kMaxAllReduceRanks);
+  }
   if (config.all_reduce == "nccl") {
     return NcclCommunicator::available()
                ? ""

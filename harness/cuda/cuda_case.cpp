@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "harness/contract/error.h"
+#include "harness/injection.h"
+#include "harness/runner_inputs.h"
 
 namespace tpjitter {
 namespace {
@@ -34,40 +36,28 @@ DeviceBuffer<T> zeroed(std::size_t size) {
 
 std::size_t size_of(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-PhaseOutputs outputs_of(const ServingShape& shape, const PlannedPhase& phase) {
-  const std::size_t rows = size_of(shape.max_batch);
-  const std::size_t table = rows * size_of(shape.max_seq_pages);
-  PhaseOutputs out;
-  out.cache_seqlens = zeroed<std::int32_t>(rows);
-  out.cu_seqlens_k = zeroed<std::int32_t>(rows + 1);
-  out.cu_seqlens_q = zeroed<std::int32_t>(rows + 1);
-  out.page_table = zeroed<std::int32_t>(table);
-  if (phase.swa) {
-    out.swa_page_table = zeroed<std::int32_t>(table);
-    out.swa_out_cache_loc = zeroed<std::int64_t>(rows * size_of(phase.query_len));
+std::vector<std::int32_t> delays_of(const CaseConfig& config, const RankContext& context) {
+  const Injection injection = Injection::of(config, context.rank, context.world_size);
+  std::vector<std::int32_t> delays(size_of(config.warmup_steps + config.steps));
+  for (std::size_t step = 0; step < delays.size(); ++step) {
+    delays[step] = static_cast<std::int32_t>(injection.delay_ns(static_cast<std::int64_t>(step)));
   }
-  return out;
+  return delays;
 }
 
-std::vector<std::int64_t> strided_of(const ServingShape& shape) {
-  std::vector<std::int64_t> indices(size_of(shape.max_seq_pages));
-  for (std::size_t i = 0; i < indices.size(); ++i) {
-    indices[i] = static_cast<std::int64_t>(i) * shape.page_size;
+PlannedPhase runner_phase_of(const StepPlan& plan) {
+  for (const PlannedPhase& phase : plan.phases) {
+    if (phase.has_own_inputs()) return phase;
   }
-  return indices;
+  return {};
+}
+
+// Lengths of 1 in the runner's type, int32 two to a word.
+std::int64_t one_of(const RunnerRules& runner) {
+  return runner.seq_lens_type == kernels::IntType::kInt64 ? 1 : (std::int64_t{1} << 32) + 1;
 }
 
 }  // namespace
-
-std::vector<std::int32_t> captured_batch_sizes(const CaseConfig& config) {
-  std::vector<std::int32_t> sizes;
-  for (const std::int64_t size : config.capture_batch_sizes) {
-    sizes.push_back(static_cast<std::int32_t>(size));
-  }
-  if (sizes.empty()) sizes.push_back(static_cast<std::int32_t>(config.batch_size));
-  std::sort(sizes.begin(), sizes.end());
-  return sizes;
-}
 
 std::int64_t steps_ahead(const CaseConfig& config) {
   return config.loop == "run_ahead" ? config.run_ahead_depth : 0;
@@ -76,14 +66,17 @@ std::int64_t steps_ahead(const CaseConfig& config) {
 CudaCase::CudaCase(const CaseConfig& c, const RankContext& context)
     : config(c),
       plan(step_plan(c)),
+      runner_phase(runner_phase_of(plan)),
       shape(ServingShape::of(c)),
       max_batch(shape.max_batch),
       world_size(context.world_size),
       ring_capacity(std::max<std::int64_t>(1, c.block_steps) * plan.graphs) {
+  for (const auto& runs : layers_by_graph(c, plan, shape.batch_size, shape.live_batch)) {
+    layer_kinds.push_back(tpjitter::layer_kinds(plan, runs));
+  }
   const ServingState initial(shape);
   req_to_token = uploaded(initial.req_to_token());
   if (shape.needs_mapping) full_to_swa = uploaded(initial.full_to_swa());
-  strided_indices = uploaded(strided_of(shape));
 
   const std::size_t rows = size_of(max_batch);
   seq_lens = uploaded(std::vector<std::int32_t>(rows, 1));
@@ -91,14 +84,16 @@ CudaCase::CudaCase(const CaseConfig& c, const RankContext& context)
   out_cache_loc = zeroed<std::int64_t>(rows * size_of(plan.query_len));
   draft_cache_loc = zeroed<std::int64_t>(rows * size_of(plan.draft_passes));
   accept_lens = zeroed<std::int32_t>(rows);
-  extend_seq_lens = zeroed<std::int64_t>(rows);
-  for (const PlannedPhase& phase : plan.phases) outputs.push_back(outputs_of(shape, phase));
+  runner_lengths = uploaded(std::vector<std::int64_t>(rows, one_of(runner_phase.runner)));
+  runner_pool_rows = uploaded(std::vector<std::int64_t>(rows, kStalePoolRow));
+  runner_accepts = uploaded(std::vector<std::int32_t>(rows, runner_phase.runner.padded_accept));
   kv = zeroed<std::int32_t>(size_of(shape.num_slots));
   // SWA page ids run to num_slots / page_size + 1.
   if (shape.needs_mapping) {
     swa_kv = zeroed<std::int32_t>(size_of(shape.num_slots + 2 * shape.page_size));
   }
   reduced = DeviceBuffer<std::byte>(size_of(largest_all_reduce_bytes()));
+  if (config.inject_where == "gpu") delays_ns = uploaded(delays_of(config, context));
   if (config.all_reduce == "nccl") {
     for (auto& input : nccl_inputs) input = DeviceBuffer<std::byte>(reduced.size());
   }
@@ -131,11 +126,17 @@ CudaCase::CudaCase(const CaseConfig& c, const RankContext& context)
   for (std::size_t i = 0; i < slots; ++i) staging.emplace_back(layout.bytes(max_writes));
   staged_bytes.resize(slots);
   device_staging = DeviceBuffer<unsigned char>(layout.bytes(max_writes));
-  seq_lens_cpu.assign(size_of(shape.batch_size), 1);
-  extend_seq_lens_cpu = seq_lens_cpu;
+  seq_lens_cpu.assign(rows, 1);
+  runner_seq_lens_cpu = seq_lens_cpu;
+  accept_lens_cpu.assign(rows, plan.query_len);
   device_result = zeroed<kernels::AcceptResult>(1);
   host_results = PinnedBuffer<kernels::AcceptResult>(slots);
   synced_seq_lens = PinnedBuffer<std::int32_t>(rows);
+  for (int phase = 0; phase < static_cast<int>(plan.phases.size()); ++phase) {
+    arrays.push_back(phase_arrays(phase));
+  }
+  metadata = std::make_unique<CudaMetadata>(config, plan, shape, arrays, accept_lens_cpu.data());
+  check_cuda(cudaDeviceSynchronize());  // uploads, before streams that do not wait for them
 }
 
 void CudaCase::stage(const StepInputs& inputs) {
@@ -158,36 +159,17 @@ void CudaCase::stage(const StepInputs& inputs) {
   put(layout.resets, inputs.resets.data(), inputs.resets.size());
   put(layout.writes, inputs.writes.data(), inputs.writes.size());
   staged_bytes[to_slot] = layout.bytes(header.num_writes);
-  for (std::size_t i = 0; i < seq_lens_cpu.size(); ++i) {
+  const std::int32_t counted = runner_phase.runner.counted;
+  for (std::size_t i = 0; i < live; ++i) {
     seq_lens_cpu[i] = inputs.seq_lens[i];
-    extend_seq_lens_cpu[i] = seq_lens_cpu[i] + plan.query_len;
+    runner_seq_lens_cpu[i] = seq_lens_cpu[i] + counted;
+    accept_lens_cpu[i] = inputs.accept_lens[i];
   }
 }
 
 void CudaCase::poison_outputs(cudaStream_t stream) {
-  const auto fill = [&](const auto& buffer) {
-    if (buffer.size() == 0) return;
-    check_cuda(cudaMemsetAsync(buffer.data(), 0x7f, buffer.size_bytes(), stream));
-  };
-  for (std::size_t p = 0; p < outputs.size(); ++p) {
-    const PhaseOutputs& out = outputs[p];
-    fill(out.cache_seqlens);
-    fill(out.cu_seqlens_k);
-    fill(out.cu_seqlens_q);
-    fill(out.page_table);
-    fill(out.swa_page_table);
-    fill(out.swa_out_cache_loc);
-    check_cuda(cudaMemsetAsync(out.cu_seqlens_k.data(), 0, sizeof(std::int32_t), stream));
-    const bool preset = plan.phases[p].q_mode == kernels::QueryMode::kPreset;
-    std::vector<std::int32_t> queries(preset ? out.cu_seqlens_q.size() : 1);
-    for (std::size_t i = 0; i < queries.size(); ++i) {
-      queries[i] = static_cast<std::int32_t>(i) * plan.phases[p].query_len;
-    }
-    check_cuda(cudaMemcpyAsync(out.cu_seqlens_q.data(), queries.data(),
-                               queries.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice,
-                               stream));
-    check_cuda(cudaStreamSynchronize(stream));  // of pageable memory; prepare() only
-  }
+  check_cuda(cudaStreamSynchronize(stream));  // prepare() only
+  metadata->poison();
 }
 
 std::string CudaCase::counter_fault(int rank, std::int64_t step) const {

@@ -4,52 +4,54 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "harness/compositions/composition.h"
 #include "harness/contract/scenario.h"
 #include "harness/cuda/communicator.h"
+#include "harness/cuda/cuda_metadata.h"
 #include "harness/cuda/handles.h"
 #include "harness/serving_state.h"
 #include "harness/step_plan.h"
 #include "kernels/decode_body.h"
+#include "kernels/delay.h"
 #include "kernels/metadata_aten.h"
-#include "kernels/metadata_page_table.h"
 #include "kernels/step_inputs.h"
 
 namespace tpjitter {
 
-// The captured batch sizes of a case, ascending; {batch_size} when none are given.
-std::vector<std::int32_t> captured_batch_sizes(const CaseConfig& config);
 // Steps whose result the host does not wait for before it launches the next; 0: coupled.
 std::int64_t steps_ahead(const CaseConfig& config);
-
-// Metadata outputs of one phase, for the largest captured batch size.
-struct PhaseOutputs {
-  DeviceBuffer<std::int32_t> cache_seqlens, cu_seqlens_k, cu_seqlens_q, page_table, swa_page_table;
-  DeviceBuffer<std::int64_t> swa_out_cache_loc;
-};
 
 struct CudaCase {
   CudaCase(const CaseConfig& config, const RankContext& context);
 
-  // Arguments; in cuda_case_args.cpp. Of a phase's rebuild at a captured batch size; `for_paths`: a
-  // preset cu_seqlens_q is not theirs to write, the body reads it.
-  kernels::DecodeMetadataArgs metadata_args(int phase, std::int32_t captured, bool for_paths) const;
+  // Arguments; in cuda_case_args.cpp. Of the op-by-op rebuild of a phase's first paged tables.
   kernels::AtenMetadataArgs aten_args(int phase) const;
-  kernels::PageTableMetadataArgs page_table_args(int phase) const;
-  // Of the forward of a phase, in its graph.
-  kernels::DecodeBodyArgs body_args(int phase, std::int32_t captured, const RankContext& context,
+  // Of a run of layers in a graph at a captured batch size. The metadata of that size is bound.
+  kernels::DecodeBodyArgs body_args(const LayerRun& run, const RankContext& context,
                                     const Communicator& communicator) const;
   // Throws ConfigError with the size needed where the counters are too few for `rows`.
   kernels::AttentionScratch attention_scratch(std::int64_t rows) const;
   kernels::AcceptArgs accept_args(int graph, std::int32_t captured,
                                   const Communicator& communicator) const;
   kernels::StepInputsArgs step_inputs_args() const;
-  kernels::ExtendLengthsArgs extend_lengths_args() const;
+  kernels::RunnerInputsArgs runner_inputs_args() const;
+  // What a phase's rebuild reads.
+  PhaseArrays phase_arrays(int phase) const;
+  kernels::DelayArgs delay_args(const Communicator& communicator) const;
   kernels::StampRing ring() const;
 
-  std::int32_t layers_of_graph(int graph) const;
+  // All rows of a phase at a captured batch size; this batch's by default.
+  BatchView view(int phase, std::int32_t captured) const {
+    return batch_view(phase, captured, shape.live_batch);
+  }
+  BatchView view(int phase) const { return view(phase, shape.batch_size); }
+  std::int32_t layers_of_graph(int graph) const {
+    return static_cast<std::int32_t>(layer_kinds[graph].size());
+  }
   std::int32_t all_reduces_of_graph(int graph) const {
     return layers_of_graph(graph) * kernels::kAllReducesPerLayer;
   }
@@ -62,8 +64,10 @@ struct CudaCase {
   bool fills_come_first(int graph) const;
   // A stamp node marks the graph's begin where its first kernel is not layer 0's attention.
   bool begins_with_stamp(int graph) const {
-    return config.path == "fused_in_graph" || fills_come_first(graph);
+    return reads_in_forward(config) || fills_come_first(graph) || begins_with_delay(graph);
   }
+  // inject.where = "gpu": the delay node is the first of the step's first graph.
+  bool begins_with_delay(int graph) const { return graph == 0 && delays_ns.size() > 0; }
   // Time of a step with nobody late, for deadlines: a load kernel may last long.
   std::int64_t load_ns() const;
 
@@ -74,7 +78,7 @@ struct CudaCase {
   }
   // Packs a step's inputs into its staging buffer, and the host copies of the lengths.
   void stage(const StepInputs& inputs);
-  // Values that no path writes, and the presets that they rely on.
+  // Values that no path writes, and the presets that they rely on. Waits for the stream first.
   void poison_outputs(cudaStream_t stream);
   // Every attention counter must be 0 again after a block, the stream empty; `step` is its last
   // one. Empty, or which is not.
@@ -82,20 +86,27 @@ struct CudaCase {
 
   CaseConfig config;
   StepPlan plan;
+  PlannedPhase runner_phase;  // whose runner has input buffers of its own; none: another phase
   ServingShape shape;
   std::int32_t max_batch;  // largest captured batch size: what buffers are sized for
   int world_size;
 
+  std::vector<std::vector<kernels::LayerKind>> layer_kinds;  // by graph, then layer
+
   DeviceBuffer<std::int32_t> req_to_token, seq_lens, accept_lens;
-  DeviceBuffer<std::int64_t> req_pool_indices, out_cache_loc, full_to_swa, strided_indices;
+  DeviceBuffer<std::int64_t> req_pool_indices, out_cache_loc, full_to_swa;
   DeviceBuffer<std::int64_t> draft_cache_loc;  // [draft passes, max_batch]
-  DeviceBuffer<std::int64_t> extend_seq_lens;  // draft-extend's own lengths
-  std::vector<PhaseOutputs> outputs;           // by phase
+  // A draft runner's own inputs: lengths of either type, and what it pads otherwise.
+  DeviceBuffer<std::int64_t> runner_lengths, runner_pool_rows;
+  DeviceBuffer<std::int32_t> runner_accepts;
+  std::vector<PhaseArrays> arrays;         // by phase
+  std::unique_ptr<CudaMetadata> metadata;  // hooks and tables
   DeviceBuffer<std::int32_t> kv, swa_kv;
   DeviceBuffer<std::byte> reduced, nccl_inputs[2];  // nccl: sizes may pass the arena's
   DeviceBuffer<kernels::DecodeBodyState> state;
   DeviceBuffer<std::int32_t> attention_counters;  // [attention_counter_rows]
   DeviceBuffer<float> kv_scales;                  // of k and v
+  DeviceBuffer<std::int32_t> delays_ns;           // of each step; empty: none on the GPU
 
   std::int64_t ring_capacity;  // graph replays; one block of steps
   DeviceBuffer<kernels::AllReduceStamp> all_reduce_stamps;
@@ -106,8 +117,10 @@ struct CudaCase {
   std::vector<PinnedBuffer<unsigned char>> staging;  // by slot
   std::vector<std::size_t> staged_bytes;
   DeviceBuffer<unsigned char> device_staging;  // one: copies and kernels follow each other
-  // Of the staged step, what the aten path takes P from: before the draft tokens, and with them.
-  std::vector<std::int64_t> seq_lens_cpu, extend_seq_lens_cpu;
+  // Of the staged step, what the host knows of the lengths: the step's, the runner's own, and the
+  // accepted ones. For the largest batch.
+  std::vector<std::int64_t> seq_lens_cpu, runner_seq_lens_cpu;
+  std::vector<std::int32_t> accept_lens_cpu;
 
   DeviceBuffer<kernels::AcceptResult> device_result;  // coupling_wait d2h_event copies from it
   PinnedBuffer<kernels::AcceptResult> host_results;   // by slot; mapped_flag: the GPU writes slot 0

@@ -6,72 +6,38 @@
 
 #include "harness/contract/error.h"
 #include "harness/cuda/cuda_case.h"
-#include "harness/metadata_buffers.h"
+#include "harness/leaf_tables.h"
 
 namespace tpjitter {
 
-kernels::DecodeMetadataArgs CudaCase::metadata_args(int phase, std::int32_t captured,
-                                                    bool for_paths) const {
+PhaseArrays CudaCase::phase_arrays(int phase) const {
   const PlannedPhase& planned = plan.phases[phase];
-  const PhaseOutputs& out = outputs[phase];
-  const std::int64_t tokens = std::int64_t{captured} * planned.query_len;
-  const bool preset = planned.q_mode == kernels::QueryMode::kPreset;
-  kernels::DecodeMetadataArgs a;
+  const RunnerRules& runner = planned.runner;
+  PhaseArrays a;
   a.req_pool_indices = req_pool_indices.data();
   a.seq_lens = seq_lens.data();
   a.req_to_token = req_to_token.data();
-  a.out_cache_loc = out_cache_loc.data();
+  a.full_to_swa = full_to_swa.data();
+  a.full_to_swa_len = static_cast<std::int64_t>(full_to_swa.size());
+  a.seq_lens_cpu = seq_lens_cpu.data();
+  if (planned.writes_slots()) a.out_cache_loc = out_cache_loc.data();
   if (planned.inputs == PhaseInputs::kDraft) {
     a.out_cache_loc = draft_cache_loc.data() + std::int64_t{max_batch} * planned.draft_pass;
   }
+  if (!planned.has_own_inputs()) return a;
+  a.seq_lens = runner_lengths.data();
+  a.seq_lens_type = runner.seq_lens_type;
+  a.seq_lens_cpu = runner_seq_lens_cpu.data();
+  if (runner.stale_padded_rows) a.req_pool_indices = runner_pool_rows.data();
   if (planned.inputs == PhaseInputs::kDraftExtend) {
-    a.seq_lens = extend_seq_lens.data();
-    a.seq_lens_type = kernels::IntType::kInt64;
-    a.q_lens = accept_lens.data();
-  }
-  a.cache_seqlens = out.cache_seqlens.data();
-  a.cu_seqlens_k = out.cu_seqlens_k.data();
-  a.cu_seqlens_q = for_paths && preset ? nullptr : out.cu_seqlens_q.data();
-  a.page_table = out.page_table.data();
-  a.req_to_token_stride = shape.max_context;
-  a.page_table_stride = shape.max_seq_pages;
-  a.num_out_tokens = tokens;
-  a.batch_size = captured;
-  a.seqlen_offset = planned.seqlen_offset;
-  a.max_seq_pages = shape.max_seq_pages;
-  a.page_size = shape.page_size;
-  a.q_mode = planned.q_mode;
-  a.q_stride = planned.q_mode == kernels::QueryMode::kStrided ? planned.query_len : 0;
-  a.page_columns =
-      config.page_columns == "live" ? kernels::PageColumns::kLive : kernels::PageColumns::kAll;
-  if (planned.swa) {
-    a.full_to_swa = full_to_swa.data();
-    a.swa_page_table = out.swa_page_table.data();
-    a.swa_page_table_stride = shape.max_seq_pages;
-    a.swa_out_cache_loc = out.swa_out_cache_loc.data();
-    a.swa_out_len = tokens;
+    a.accept_lens = runner.stale_padded_rows ? runner_accepts.data() : accept_lens.data();
   }
   return a;
 }
 
 kernels::AtenMetadataArgs CudaCase::aten_args(int phase) const {
-  const bool extend = plan.phases[phase].inputs == PhaseInputs::kDraftExtend;
-  kernels::AtenMetadataArgs args;
-  args.metadata = metadata_args(phase, shape.batch_size, /*for_paths=*/true);
-  args.seq_lens_cpu = extend ? extend_seq_lens_cpu.data() : seq_lens_cpu.data();
-  args.strided_indices = strided_indices.data();
-  args.pool_rows = shape.pool_rows;
-  args.full_to_swa_len = static_cast<std::int64_t>(full_to_swa.size());
-  args.swa_out_buffer_len = static_cast<std::int64_t>(outputs[phase].swa_out_cache_loc.size());
-  return args;
-}
-
-kernels::PageTableMetadataArgs CudaCase::page_table_args(int phase) const {
-  kernels::PageTableMetadataArgs args;
-  args.metadata = metadata_args(phase, shape.batch_size, /*for_paths=*/true);
-  args.full_to_swa_len = static_cast<std::int64_t>(full_to_swa.size());
-  args.swa_out_buffer_len = static_cast<std::int64_t>(outputs[phase].swa_out_cache_loc.size());
-  return args;
+  const TableRows rows{{LeafKind::kPaged, 0}, view(phase)};
+  return static_cast<const PagedTables&>(metadata->tables(rows)).aten_args(rows.view);
 }
 
 kernels::StampRing CudaCase::ring() const {
@@ -100,15 +66,17 @@ kernels::AttentionScratch CudaCase::attention_scratch(std::int64_t rows) const {
   return scratch;
 }
 
-kernels::DecodeBodyArgs CudaCase::body_args(int phase, std::int32_t captured,
-                                            const RankContext& context,
+kernels::DecodeBodyArgs CudaCase::body_args(const LayerRun& run, const RankContext& context,
                                             const Communicator& communicator) const {
+  const int phase = run.tables.view.phase;
+  const kernels::GraphForward forward = metadata->forward(run);
   kernels::DecodeBodyArgs args;
-  args.metadata = metadata_args(phase, captured, /*for_paths=*/false);
+  args.metadata = forward.metadata;
+  args.tables = forward.tables;
   args.shape.layers = layers_of_graph(plan.phases[phase].graph);
   args.shape.world_size = world_size;
-  args.shape.swa = plan.phases[phase].swa;
-  args.shape.all_reduce_elements = all_reduce_bytes(phase, captured) / 2;
+  args.shape.swa = forward.swa;
+  args.shape.all_reduce_elements = all_reduce_bytes(phase, run.tables.view.batch_size) / 2;
   args.state = state.data();
   args.kv = kv.data();
   args.kv_slots = static_cast<std::int64_t>(kv.size());
@@ -145,6 +113,16 @@ kernels::AcceptArgs CudaCase::accept_args(int graph, std::int32_t captured,
   return args;
 }
 
+kernels::DelayArgs CudaCase::delay_args(const Communicator& communicator) const {
+  kernels::DelayArgs args;
+  args.delays_ns = delays_ns.data();
+  args.steps = static_cast<std::int64_t>(delays_ns.size());
+  args.step = &state.data()->step;
+  args.ring = ring();
+  args.guard = communicator.guard();
+  return args;
+}
+
 kernels::StepInputsArgs CudaCase::step_inputs_args() const {
   kernels::StepInputsArgs args;
   args.staging = device_staging.data();
@@ -160,35 +138,31 @@ kernels::StepInputsArgs CudaCase::step_inputs_args() const {
   return args;
 }
 
-kernels::ExtendLengthsArgs CudaCase::extend_lengths_args() const {
-  kernels::ExtendLengthsArgs args;
+kernels::RunnerInputsArgs CudaCase::runner_inputs_args() const {
+  const RunnerRules& runner = runner_phase.runner;
+  kernels::RunnerInputsArgs args;
   args.seq_lens = seq_lens.data();
-  args.extended = extend_seq_lens.data();
+  args.lengths = runner_lengths.data();
+  args.lengths_type = runner.seq_lens_type;
   args.batch_size = shape.batch_size;
-  args.query_len = plan.query_len;
+  args.live_rows = shape.live_batch;
+  args.counted = runner.counted;
+  if (!runner.stale_padded_rows) return args;
+  args.req_pool_indices = req_pool_indices.data();
+  args.pool_rows = runner_pool_rows.data();
+  args.accept_lens = accept_lens.data();
+  args.accepts = runner_accepts.data();
+  args.padded_accept = runner.padded_accept;
   return args;
 }
 
-std::int32_t CudaCase::layers_of_graph(int graph) const {
-  std::int32_t layers = 0;
-  for (const PlannedPhase& phase : plan.phases) layers += phase.graph == graph ? phase.layers : 0;
-  return layers;
-}
-
 std::int32_t CudaCase::full_attention_layers(int graph) const {
-  std::int32_t layer = 0;
-  std::int32_t full = 0;
-  for (int p = plan.first_phase(graph); p < plan.last_phase(graph); ++p) {
-    for (const int end = layer + plan.phases[p].layers; layer < end; ++layer) {
-      if (!kernels::layer_is_sliding(plan.phases[p].swa, layer)) ++full;
-    }
-  }
-  return full;
+  return static_cast<std::int32_t>(
+      std::count(layer_kinds[graph].begin(), layer_kinds[graph].end(), kernels::LayerKind::kFull));
 }
 
 bool CudaCase::fills_come_first(int graph) const {
-  return config.fills == "baked" &&
-         !kernels::layer_is_sliding(plan.phases[plan.first_phase(graph)].swa, 0);
+  return config.fills == "baked" && layer_kinds[graph].front() == kernels::LayerKind::kFull;
 }
 
 std::int64_t CudaCase::largest_all_reduce_bytes() const {
@@ -201,7 +175,7 @@ std::int64_t CudaCase::largest_all_reduce_bytes() const {
 
 std::int64_t CudaCase::load_ns() const {
   std::int64_t layers = 0;
-  for (const PlannedPhase& phase : plan.phases) layers += phase.layers;
+  for (int graph = 0; graph < plan.graphs; ++graph) layers += layers_of_graph(graph);
   return static_cast<std::int64_t>(config.layer_us * 1000.0) * layers;
 }
 

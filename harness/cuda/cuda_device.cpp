@@ -23,40 +23,52 @@ kernels::BlockSource device_block_source() {
 
 }  // namespace
 
-CudaPath cuda_path(const CaseConfig& config) {
-  if (config.path == "aten") return CudaPath::kAten;
-  if (config.path == "page_table_kernel") return CudaPath::kPageTable;
-  if (config.path == "fused") return CudaPath::kFused;
-  if (config.path == "fused_in_graph") return CudaPath::kFusedInGraph;
-  throw ConfigError(fmt::format("step.path: {} is not built for the cuda backend", config.path));
-}
-
 CudaDevice::CudaDevice(const RankContext& context, Communicator& communicator, CudaCase& c,
                        cudaStream_t stream)
     : context_(context),
       communicator_(communicator),
       case_(c),
       stream_(stream),
-      path_(cuda_path(c.config)),
+      path_(cuda_path(c.config.path)),
       mapped_flag_(c.config.coupling_wait == "mapped_flag"),
+      eager_(c.config.execution == "eager"),
+      read_done_before_(c.config.read_done == "pre_replay"),
       // The device's own deadline comes first: it knows who was waited for.
       wait_deadline_ns_(2 * context.control->deadlines().device_ns +
                         2 * (steps_ahead(c.config) + 1) * c.load_ns()),
+      writes_done_(make_event()),
       seq_lens_synced_(make_event()),
       live_(c.shape),
       step_inputs_(c.step_inputs_args()),
-      extend_lengths_(c.extend_lengths_args()),
+      token_writes_(step_inputs_),
+      runner_inputs_(c.runner_inputs_args()),
       allocator_(device_block_source()),
       ops_(allocator_, stream, scalar_.data(), c.config.op_overhead_ns) {
   for (std::size_t i = 0; i < c.staging.size(); ++i) accepts_.push_back(make_event());
-  const int phases = static_cast<int>(c.plan.phases.size());
-  fused_.resize(c.plan.phases.size());
-  for (int p = 0; p < phases; ++p) {
-    check_cuda(kernels::prepare_fused_metadata(
-        c.metadata_args(p, c.shape.batch_size, /*for_paths=*/true), &fused_[p]));
-    aten_.push_back(c.aten_args(p));
-    page_table_.push_back(c.page_table_args(p));
+  if (has_schedule_stream(c.config)) {
+    step_inputs_.req_to_token = nullptr;
+    schedule_ = make_stream();
+    for (std::size_t i = 0; i < c.staging.size(); ++i) reads_done_.push_back(make_event());
   }
+  case_.metadata->launch_on(stream, &ops_);
+  capture_metadata();
+  if (eager_) {
+    for (int graph = 0; graph < c.plan.graphs; ++graph) {
+      eager_graphs_.push_back(make_step_graph(c, graph, c.shape.batch_size, context, communicator));
+    }
+  }
+  wait_for_stream(context_, stream_, wait_deadline_ns_, "the first rebuilds");
+}
+
+// Largest first, as engines do.
+void CudaDevice::capture_metadata() {
+  const std::vector<std::int32_t> sizes = captured_batch_sizes(case_.config);
+  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
+    for (int phase = 0; phase < static_cast<int>(case_.plan.phases.size()); ++phase) {
+      case_.metadata->composition().capture(case_.view(phase, *size));
+    }
+  }
+  check_cuda(case_.metadata->take_status());
 }
 
 void CudaDevice::wait_for_event(cudaEvent_t event, const char* what, std::int64_t step) {
@@ -101,20 +113,33 @@ void CudaDevice::wait_accept(std::int64_t step) {
 
 void CudaDevice::copy_inputs(int phase) {
   if (phase == 0) {
+    cudaStream_t scheduler = schedule_ ? schedule_.get() : stream_;
+    if (schedule_ && next_step_ > 0) {
+      keep(cudaStreamWaitEvent(scheduler, reads_done_[case_.slot(next_step_ - 1)].get()));
+    }
     const std::size_t slot = case_.slot(next_step_);
     keep(cudaMemcpyAsync(case_.device_staging.data(), case_.staging[slot].data(),
-                         case_.staged_bytes[slot], cudaMemcpyHostToDevice, stream_));
+                         case_.staged_bytes[slot], cudaMemcpyHostToDevice, scheduler));
+    if (schedule_) {
+      keep(kernels::launch_token_writes(token_writes_, scheduler));
+      keep(cudaEventRecord(writes_done_.get(), scheduler));
+      keep(cudaStreamWaitEvent(stream_, writes_done_.get()));
+    }
     keep(kernels::launch_step_inputs(step_inputs_, stream_));
-  } else if (case_.plan.phases[phase].inputs == PhaseInputs::kDraftExtend) {
-    keep(kernels::launch_extend_lengths(extend_lengths_, stream_));
+  }
+  const PlannedPhase& planned = case_.plan.phases[phase];
+  if (planned.rotates) {  // the tokens move on to the next draft-extend
+    keep(kernels::launch_empty_node(stream_));
+  } else if (planned.has_own_inputs()) {
+    keep(kernels::launch_runner_inputs(runner_inputs_, stream_));
   }
 }
 
 // As engines that keep a host copy of the lengths: once a step, and nothing goes on meanwhile.
 void CudaDevice::sync_seq_lens() {
   keep(cudaMemcpyAsync(case_.synced_seq_lens.data(), case_.seq_lens.data(),
-                       case_.seq_lens_cpu.size() * sizeof(std::int32_t), cudaMemcpyDeviceToHost,
-                       stream_));
+                       static_cast<std::size_t>(case_.shape.batch_size) * sizeof(std::int32_t),
+                       cudaMemcpyDeviceToHost, stream_));
   keep(cudaEventRecord(seq_lens_synced_.get(), stream_));
   try {
     if (status_ != cudaSuccess) check_status();
@@ -127,23 +152,74 @@ void CudaDevice::sync_seq_lens() {
 
 void CudaDevice::rebuild_metadata(int phase) {
   if (phase == 0 && case_.config.seq_lens_sync) sync_seq_lens();
-  if (path_ != CudaPath::kFusedInGraph) rebuild_with(path_, phase);
+  if (!case_.plan.phases[phase].replays_hook) return;
+  if (path_ == CudaPath::kGlueGraph) {
+    // Empty where an earlier phase's fills this one's tables too.
+    if (glue_nodes_[phase] > 0) keep(cudaGraphLaunch(glue_graphs_[phase].get(), stream_));
+    return;
+  }
+  case_.metadata->composition().out_graph(case_.view(phase));
+  keep(case_.metadata->take_status());
 }
 
 void CudaDevice::rebuild_with(CudaPath path, int phase) {
-  const kernels::DecodePhase rebuild = case_.plan.phases[phase].rebuild;
-  if (path == CudaPath::kAten) {
-    keep(kernels::rebuild_metadata_aten(ops_, rebuild, aten_[phase]));
-  } else if (path == CudaPath::kPageTable) {
-    keep(kernels::rebuild_metadata_page_table(ops_, rebuild, page_table_[phase]));
-  } else {
-    keep(kernels::launch_fused_metadata(fused_[phase], stream_));
+  if (path == CudaPath::kGlueGraph) {
+    keep(cudaGraphLaunch(glue_graphs_[phase].get(), stream_));
+    return;
   }
+  const CudaPath before = case_.metadata->path();
+  case_.metadata->set_path(path);
+  MetadataBackend& composition = case_.metadata->composition();
+  composition.out_graph(case_.view(phase));
+  // Eagerly, as at capture: what the path leaves to the graph.
+  composition.in_graph(case_.view(phase));
+  case_.metadata->set_path(before);
+  keep(case_.metadata->take_status());
 }
 
 void CudaDevice::launch_graph(int graph) {
-  keep(cudaGraphLaunch(graphs_[graph], stream_));
-  if (graph + 1 == case_.plan.graphs) ++next_step_;
+  const bool last = graph + 1 == case_.plan.graphs;
+  const std::size_t slot = case_.slot(next_step_);
+  // The last rebuild of a step is the last of its reads, unless the graph itself reads.
+  if (last && read_done_before_) keep(cudaEventRecord(reads_done_[slot].get(), stream_));
+  if (eager_) {
+    const bool records = last && schedule_ && !read_done_before_;
+    enqueue_step_graph(case_, eager_graphs_[graph], communicator_,
+                       records ? reads_done_[slot].get() : nullptr, stream_);
+  } else {
+    const bool own_event = last && graphs_.size() > static_cast<std::size_t>(case_.plan.graphs);
+    keep(cudaGraphLaunch(graphs_[graph + (own_event ? slot : 0)], stream_));
+  }
+  if (last) ++next_step_;
+}
+
+std::vector<cudaEvent_t> CudaDevice::read_done_events(int graph) const {
+  if (!schedule_ || read_done_before_ || graph + 1 < case_.plan.graphs) return {nullptr};
+  std::vector<cudaEvent_t> events;
+  for (const Event& event : reads_done_) events.push_back(event.get());
+  return events;
+}
+
+void CudaDevice::capture_glue_graphs() {
+  constexpr int kWarmUps = 2;
+  const CudaPath before = case_.metadata->path();
+  case_.metadata->set_path(CudaPath::kGlueGraph);
+  for (int phase = 0; phase < static_cast<int>(case_.plan.phases.size()); ++phase) {
+    const auto rebuild = [&] {
+      case_.metadata->composition().out_graph(case_.view(phase));
+      case_.metadata->composition().in_graph(case_.view(phase));
+      check_cuda(case_.metadata->take_status());
+    };
+    for (int i = 0; i < kWarmUps; ++i) {
+      rebuild();
+      wait_for_stream(context_, stream_, wait_deadline_ns_, "a warm-up of the glue graph");
+    }
+    const Graph graph = capture_nodes(stream_, rebuild);
+    glue_nodes_.emplace_back();
+    check_cuda(cudaGraphGetNodes(graph.get(), nullptr, &glue_nodes_.back()));
+    glue_graphs_.push_back(instantiate(graph, stream_));
+  }
+  case_.metadata->set_path(before);
 }
 
 void CudaDevice::enqueue_accept_copy(std::int64_t step) {
@@ -165,31 +241,30 @@ void CudaDevice::warm_temporaries() {
   if (path_ != CudaPath::kAten && path_ != CudaPath::kPageTable) return;
   // One rebuild a power of two of pages: sizes of temporaries grow with the longest request, and
   // the allocator keeps a list for each power of two.
-  std::vector<std::int64_t> longest(case_.seq_lens_cpu.size());
+  const std::vector<std::int64_t> staged = case_.seq_lens_cpu;
+  const std::vector<std::int64_t> runner_staged = case_.runner_seq_lens_cpu;
   std::vector<std::int32_t> on_device(case_.seq_lens.size());
-  const std::int64_t most = case_.shape.max_seq_pages;
-  for (int phase = 0; phase < static_cast<int>(case_.plan.phases.size()); ++phase) {
-    const PlannedPhase& planned = case_.plan.phases[phase];
-    kernels::AtenMetadataArgs args = aten_[phase];
-    args.seq_lens_cpu = longest.data();
-    for (std::int64_t pages = 1;; pages = std::min(2 * pages, most)) {
-      const std::int64_t tokens =
-          std::max<std::int64_t>(1, pages * case_.shape.page_size - planned.seqlen_offset);
-      std::fill(longest.begin(), longest.end(), tokens);
-      // Draft-decode takes the longest length from the device.
-      std::fill(on_device.begin(), on_device.end(), static_cast<std::int32_t>(tokens));
-      check_cuda(cudaMemcpyAsync(case_.seq_lens.data(), on_device.data(),
-                                 case_.seq_lens.size_bytes(), cudaMemcpyHostToDevice, stream_));
-      wait_for_stream(context_, stream_, wait_deadline_ns_, "lengths for the first rebuilds");
-      if (path_ == CudaPath::kAten) {
-        check_cuda(kernels::rebuild_metadata_aten(ops_, planned.rebuild, args));
-      } else {
-        check_cuda(kernels::rebuild_metadata_page_table(ops_, planned.rebuild, page_table_[phase]));
-      }
-      if (pages == most) break;
+  const std::int64_t most =
+      case_.shape.max_context - std::max(case_.plan.query_len, case_.plan.draft_passes);
+  for (std::int64_t tokens = 1;; tokens = std::min(2 * tokens, most)) {
+    const std::int64_t counted = case_.runner_phase.runner.counted;
+    std::fill(case_.seq_lens_cpu.begin(), case_.seq_lens_cpu.end(), tokens);
+    std::fill(case_.runner_seq_lens_cpu.begin(), case_.runner_seq_lens_cpu.end(), tokens + counted);
+    // What the host asks the device for: the longest length, the length of a list.
+    std::fill(on_device.begin(), on_device.end(), static_cast<std::int32_t>(tokens));
+    check_cuda(cudaMemcpyAsync(case_.seq_lens.data(), on_device.data(), case_.seq_lens.size_bytes(),
+                               cudaMemcpyHostToDevice, stream_));
+    keep(kernels::launch_runner_inputs(runner_inputs_, stream_));
+    wait_for_stream(context_, stream_, wait_deadline_ns_, "lengths for the first rebuilds");
+    for (int phase = 0; phase < static_cast<int>(case_.plan.phases.size()); ++phase) {
+      case_.metadata->composition().out_graph(case_.view(phase));
+      check_cuda(case_.metadata->take_status());
     }
+    if (tokens == most) break;
   }
   wait_for_stream(context_, stream_, wait_deadline_ns_, "the first rebuilds");
+  case_.seq_lens_cpu = staged;
+  case_.runner_seq_lens_cpu = runner_staged;
 }
 
 void CudaDevice::check_status() const {

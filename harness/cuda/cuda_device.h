@@ -11,17 +11,12 @@
 #include "harness/clock.h"
 #include "harness/cuda/communicator.h"
 #include "harness/cuda/cuda_case.h"
+#include "harness/cuda/graphs.h"
 #include "harness/cuda/handles.h"
-#include "kernels/metadata_aten.h"
-#include "kernels/metadata_fused.h"
-#include "kernels/metadata_page_table.h"
 #include "kernels/tensor_allocator.h"
 #include "kernels/tensor_ops_cuda.h"
 
 namespace tpjitter {
-
-enum class CudaPath { kAten, kPageTable, kFused, kFusedInGraph };
-CudaPath cuda_path(const CaseConfig& config);
 
 // The operations of the op-by-op paths, each with the extra host cost that a scenario asks for.
 class CostedTensorOps final : public kernels::CudaTensorOps {
@@ -46,15 +41,29 @@ class CudaDevice {
 
   // The stages of harness/step.h.
   void wait_accept(std::int64_t step);
+  void check_device(std::int64_t) const { check_status(); }
   void copy_inputs(int phase);
   void rebuild_metadata(int phase);
   void launch_graph(int graph);
   void stage_inputs(std::int64_t step);
 
-  // The step's graphs, in order.
+  // Before the first step, graph execution: the step's graphs, in order. With read_done =
+  // "in_replay" the last one is there once for each event of read_done_events(graph), since an event
+  // that a later replay records again says nothing about an earlier one.
   void set_graphs(std::vector<cudaGraphExec_t> graphs) { graphs_ = std::move(graphs); }
-  // One rebuild of the given path on the stream, eager; for the checks before timing.
+  // What the captures of a graph record behind its metadata kernels; {nullptr}: one capture, none.
+  std::vector<cudaEvent_t> read_done_events(int graph) const;
+  // The op-by-op rebuild of each phase in a small graph of its own, after two warm-ups on the
+  // staged inputs. For a batch without padded rows.
+  void capture_glue_graphs();
+  bool has_glue_graphs() const { return !glue_graphs_.empty(); }
+  // Nodes of a phase's glue graph.
+  std::size_t glue_nodes(int phase) const { return glue_nodes_[phase]; }
+  // One rebuild of the given path on the stream, eager, for the checks before timing: of this
+  // batch's size, which capture_metadata() has bound.
   void rebuild_with(CudaPath path, int phase);
+  // Binds and fills every captured size's metadata.
+  void capture_metadata();
   // Makes every temporary that the path can need at any length of the batch. Leaves other lengths
   // in seq_lens than the staged step's.
   void warm_temporaries();
@@ -79,20 +88,26 @@ class CudaDevice {
   cudaStream_t stream_;
   CudaPath path_;
   bool mapped_flag_;
+  bool eager_;             // kernels instead of graphs
+  bool read_done_before_;  // before the replay; else, with a schedule stream, inside
   std::int64_t wait_deadline_ns_;
   std::vector<cudaGraphExec_t> graphs_;
+  std::vector<StepGraph> eager_graphs_;
   std::vector<Event> accepts_;  // by the step's slot
+  // The scheduler's writes, where they have a stream of their own: each step's wait for the reads of
+  // the step before, and the forward stream waits for them. By the slot of the step that reads.
+  Stream schedule_;
+  std::vector<Event> reads_done_;
+  Event writes_done_;  // waited for as soon as it is recorded: one is enough
   Event seq_lens_synced_;
   ServingState live_;
-  kernels::StepInputsArgs step_inputs_;
-  kernels::ExtendLengthsArgs extend_lengths_;
-  // By phase, ready for the loop.
-  std::vector<kernels::FusedMetadataLaunch> fused_;
-  std::vector<kernels::AtenMetadataArgs> aten_;
-  std::vector<kernels::PageTableMetadataArgs> page_table_;
+  kernels::StepInputsArgs step_inputs_, token_writes_;
+  kernels::RunnerInputsArgs runner_inputs_;
   PinnedBuffer<std::int64_t> scalar_{1};
   kernels::TensorAllocator allocator_;
   CostedTensorOps ops_;
+  std::vector<GraphExec> glue_graphs_;  // by phase; their temporaries are the allocator's
+  std::vector<std::size_t> glue_nodes_;
   std::int64_t next_step_ = 0;  // to launch, or in the middle of its launches
   int status_ = cudaSuccess;    // cudaError_t
 };

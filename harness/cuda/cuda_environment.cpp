@@ -56,6 +56,11 @@ Json describe_gpu(int device, const Nvml& nvml) {
   gpu["memory_bytes"] = static_cast<std::int64_t>(properties.totalGlobalMem);
   gpu["l2_bytes"] = properties.l2CacheSize;
   gpu["ecc"] = properties.ECCEnabled != 0;
+  const int mode = attribute(cudaDevAttrComputeMode, device);
+  gpu["compute_mode"] = mode == cudaComputeModeDefault      ? "default"
+                        : mode == cudaComputeModeProhibited ? "prohibited"
+                                                            : "exclusive";
+  gpu["mps"] = attribute(cudaDevAttrMpsEnabled, device) != 0;
   if (const auto id = pci_bus_id(device)) {
     gpu["pci_bus_id"] = *id;
     nvml.describe(*id, gpu);
@@ -116,7 +121,10 @@ int cuda_capacity(std::string* reason) {
   const cudaError_t status = cudaGetDeviceCount(&devices);
   if (status != cudaSuccess) {
     cudaGetLastError();  // so that a later check does not see it
-    *reason = fmt::format("no GPU: {}", cudaGetErrorString(status));
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    *reason = fmt::format("no GPU: {}",
+                          driver == 0 ? "no NVIDIA driver is loaded" : cudaGetErrorString(status));
     return 0;
   }
   *reason = devices == 0 ? "no GPU: no device is visible"

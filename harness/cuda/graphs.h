@@ -5,10 +5,13 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "harness/cuda/communicator.h"
 #include "harness/cuda/cuda_case.h"
 #include "harness/cuda/handles.h"
+#include "kernels/delay.h"
 
 namespace tpjitter {
 
@@ -29,10 +32,8 @@ Graph capture_nodes(cudaStream_t stream, Enqueue enqueue) {
   return Graph(captured);
 }
 
-// The same, instantiated and uploaded.
-template <class Enqueue>
-GraphExec capture_graph(cudaStream_t stream, Enqueue enqueue) {
-  const Graph graph = capture_nodes(stream, enqueue);
+// Instantiated, and uploaded on the stream.
+inline GraphExec instantiate(const Graph& graph, cudaStream_t stream) {
   cudaGraphExec_t exec = nullptr;
   check_cuda(cudaGraphInstantiate(&exec, graph.get(), 0));
   GraphExec owner(exec);
@@ -40,16 +41,48 @@ GraphExec capture_graph(cudaStream_t stream, Enqueue enqueue) {
   return owner;
 }
 
-// One graph of a step at a captured batch size: the forwards of its phases, with their metadata
-// kernels first when the path is in the graph, and with baked fills three fill nodes before the
-// attention of each full-attention layer. Throws ConfigError where the case's buffers are too small.
-// enqueue_step_graph puts the nodes on a stream that captures.
+template <class Enqueue>
+GraphExec capture_graph(cudaStream_t stream, Enqueue enqueue) {
+  return instantiate(capture_nodes(stream, enqueue), stream);
+}
+
+// One graph of a step at a captured batch size, its arguments ready: the forwards of its phases,
+// with their metadata kernels first when the path is in the graph.
+struct StepGraph {
+  struct Forward {
+    kernels::DecodeBodyArgs body;
+    std::int64_t all_reduce_bytes = 0;
+    std::int32_t layers = 0;
+  };
+  // An injected delay, behind a gate of two small all-reduces: the ordinals of a communicator's
+  // calls must alternate between even and odd.
+  struct Delay {
+    kernels::AllReduceArgs gate[2];
+    kernels::DelayArgs delay;
+  };
+  std::optional<Delay> delay;       // the first node: marks the graph's begin
+  std::vector<BatchView> rebuilds;  // of each phase, through the composition's in-graph hook
+  std::vector<Forward> forwards;
+  kernels::AcceptArgs accept;
+  kernels::StampRing ring;
+  bool begins_with_stamp = false;
+};
+
+// Captures the metadata of that size first: binds it and, with a stream to launch on, fills it. Throws
+// ConfigError where the case's buffers are too small.
+StepGraph make_step_graph(const CudaCase& c, int graph, std::int32_t captured,
+                          const RankContext& context, const Communicator& communicator);
+// Puts its kernels on a stream, which captures them or, in eager execution, runs them. With baked
+// fills three fill nodes come before the attention of each full-attention layer. `read_done`, if
+// any, is recorded behind the metadata kernels: in a capture as a node that each replay records.
+void enqueue_step_graph(const CudaCase& c, const StepGraph& graph, Communicator& communicator,
+                        cudaEvent_t read_done, cudaStream_t stream);
 void enqueue_step_graph(const CudaCase& c, int graph, std::int32_t captured,
                         const RankContext& context, Communicator& communicator,
                         cudaStream_t stream);
 GraphExec capture_step_graph(const CudaCase& c, int graph, std::int32_t captured,
                              const RankContext& context, Communicator& communicator,
-                             cudaStream_t stream);
+                             cudaStream_t stream, cudaEvent_t read_done = nullptr);
 
 // One all-reduce of the case's kind on the stream. nccl is bracketed by stamp nodes when `bracket`.
 void enqueue_all_reduce(const std::string& kind, Communicator& communicator, int ordinal,

@@ -13,6 +13,7 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "harness/cuda/cuda_check.h"
 #endif
@@ -24,6 +25,24 @@ namespace tpjitter {
 namespace {
 
 constexpr auto kWatchInterval = std::chrono::milliseconds(20);
+
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+struct Window {
+  void* buffer = nullptr;
+  ncclWindow_t window = nullptr;
+};
+
+void destroy(ncclComm_t communicator, const std::vector<Window>& windows) {
+  for (const Window& w : windows) {
+    if (w.window != nullptr) ncclCommWindowDeregister(communicator, w.window);
+  }
+  ncclCommDestroy(communicator);
+  for (const Window& w : windows) ncclMemFree(w.buffer);
+}
+#else
+struct Window {};
+void destroy(ncclComm_t communicator, const std::vector<Window>&) { ncclCommDestroy(communicator); }
+#endif
 
 void check_nccl(const RankContext& context, ncclResult_t status, const char* what) {
   if (status == ncclSuccess) return;
@@ -42,6 +61,7 @@ struct NcclCommunicator::State {
   std::condition_variable stopping;
   bool stop = false;
   std::thread watchdog;
+  std::vector<Window> windows;
 
   void watch() {
     std::unique_lock lock(mutex);
@@ -68,7 +88,8 @@ std::string NcclCommunicator::version() {
 NcclCommunicator::NcclCommunicator(const RankContext& context)
     : state_(std::make_unique<State>(context)) {
   // NVLink multicast stays off: one faulty program that uses it can take a host's GPUs down.
-  setenv("NCCL_NVLS_ENABLE", "0", 1);
+  // A user who has set it knows.
+  setenv("NCCL_NVLS_ENABLE", "0", 0);
   ControlSegment& control = *context.control;
   const std::int64_t deadline_ns = control.deadlines().prepare_ns;
   ncclUniqueId id;
@@ -98,7 +119,7 @@ NcclCommunicator::~NcclCommunicator() {
   if (std::uncaught_exceptions() > 0 || state_->context.control->aborted()) {
     state_->abort();
   } else if (ncclComm_t c = state_->communicator.exchange(nullptr)) {
-    ncclCommDestroy(c);
+    destroy(c, state_->windows);
   }
 }
 
@@ -110,6 +131,24 @@ void NcclCommunicator::all_reduce(const void* input, void* output, std::int64_t 
              ncclAllReduce(input, output, static_cast<std::size_t>(elements), ncclBfloat16, ncclSum,
                            communicator, stream),
              "ncclAllReduce");
+}
+
+void* NcclCommunicator::registered_buffer(std::int64_t bytes) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+  ncclComm_t communicator = state_->communicator.load();
+  if (communicator == nullptr) throw RunError("NCCL: the communicator was aborted");
+  const auto size = static_cast<std::size_t>(bytes);
+  Window& window = state_->windows.emplace_back();
+  check_nccl(state_->context, ncclMemAlloc(&window.buffer, size), "ncclMemAlloc");
+  check_nccl(state_->context,
+             ncclCommWindowRegister(communicator, window.buffer, size, &window.window,
+                                    NCCL_WIN_COLL_SYMMETRIC),
+             "ncclCommWindowRegister");
+  return window.buffer;
+#else
+  static_cast<void>(bytes);
+  return nullptr;
+#endif
 }
 
 void NcclCommunicator::abort() noexcept { state_->abort(); }
@@ -124,6 +163,7 @@ NcclCommunicator::NcclCommunicator(const RankContext&) {
 }
 NcclCommunicator::~NcclCommunicator() = default;
 void NcclCommunicator::all_reduce(const void*, void*, std::int64_t, cudaStream_t) {}
+void* NcclCommunicator::registered_buffer(std::int64_t) { return nullptr; }
 void NcclCommunicator::abort() noexcept {}
 
 #endif

@@ -8,6 +8,8 @@ namespace {
 // NVML's C interface, as far as it is used; values from nvml.h of CUDA 13.0.
 using Device = struct nvmlDevice_st*;
 constexpr int kSuccess = 0;
+constexpr int kInsufficientSize = 7;
+constexpr unsigned kMaxNvLinks = 18;
 constexpr int kClockSm = 1;
 constexpr int kClockMemory = 2;
 
@@ -24,6 +26,10 @@ struct Nvml::Library {
   int (*power_limit)(Device, unsigned*) = nullptr;
   int (*persistence)(Device, int*) = nullptr;
   int (*mig_mode)(Device, unsigned*, unsigned*) = nullptr;
+  // Not in every driver: null then.
+  int (*nvlink_state)(Device, unsigned, unsigned*) = nullptr;
+  int (*processes)(Device, unsigned*, void*) = nullptr;
+  int (*throttle_reasons)(Device, unsigned long long*) = nullptr;
 
   template <class Function>
   bool load(const char* name, Function& function) const {
@@ -32,7 +38,11 @@ struct Nvml::Library {
   }
   bool load_all() {
     handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    return handle != nullptr && load("nvmlInit_v2", init) && load("nvmlShutdown", shutdown) &&
+    if (handle == nullptr) return false;
+    load("nvmlDeviceGetNvLinkState", nvlink_state);
+    load("nvmlDeviceGetComputeRunningProcesses_v3", processes);
+    load("nvmlDeviceGetCurrentClocksThrottleReasons", throttle_reasons);
+    return load("nvmlInit_v2", init) && load("nvmlShutdown", shutdown) &&
            load("nvmlSystemGetDriverVersion", driver_version) &&
            load("nvmlDeviceGetHandleByPciBusId_v2", device_by_pci_bus_id) &&
            load("nvmlDeviceGetClockInfo", clock) && load("nvmlDeviceGetMaxClockInfo", max_clock) &&
@@ -78,6 +88,24 @@ void Nvml::describe(const std::string& pci_bus_id, Json& gpu) const {
   unsigned mig = 0;
   unsigned pending = 0;
   if (library_->mig_mode(device, &mig, &pending) == kSuccess) gpu["mig_mode"] = mig != 0;
+  if (library_->throttle_reasons != nullptr) {
+    unsigned long long reasons = 0;
+    if (library_->throttle_reasons(device, &reasons) == kSuccess) {
+      gpu["throttle_reasons"] = static_cast<std::uint64_t>(reasons);
+    }
+  }
+  if (library_->processes != nullptr) {
+    unsigned count = 0;  // room for none: only their number is wanted
+    const int status = library_->processes(device, &count, nullptr);
+    if (status == kSuccess || status == kInsufficientSize) gpu["processes"] = count;
+  }
+  if (library_->nvlink_state == nullptr) return;
+  int active = 0;
+  for (unsigned link = 0; link < kMaxNvLinks; ++link) {
+    unsigned on = 0;
+    if (library_->nvlink_state(device, link, &on) == kSuccess && on != 0) ++active;
+  }
+  gpu["nvlinks_active"] = active;
 }
 
 }  // namespace tpjitter

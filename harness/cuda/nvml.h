@@ -18,7 +18,8 @@ class Nvml {
   Nvml& operator=(const Nvml&) = delete;
 
   std::optional<std::string> driver_version() const;  // "580.95.05"
-  // Adds clocks (MHz), power limit (mW), persistence and MIG mode of the GPU.
+  // Adds clocks (MHz), power limit (mW), persistence and MIG mode, reasons for lower clocks (NVML's
+  // bits), the number of compute processes and of active NVLinks.
   void describe(const std::string& pci_bus_id, Json& gpu) const;
 
  private:

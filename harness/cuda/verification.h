@@ -5,12 +5,11 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "harness/backend.h"
 #include "harness/cuda/cuda_case.h"
 #include "harness/cuda/cuda_device.h"
-#include "harness/metadata_buffers.h"
+#include "harness/expected_graphs.h"
 
 namespace tpjitter {
 
@@ -29,14 +28,8 @@ class StepChecker {
   std::int64_t steps_checked() const { return step_; }
 
  private:
-  std::uint64_t expected_checksum(int graph) const;
-
   const RankContext& context_;
-  StepPlan plan_;
-  ServingState state_;
-  std::vector<MetadataBuffers> expected_;         // by phase
-  std::vector<kernels::GraphForward> forwards_;   // by phase, of the step being checked
-  std::vector<kernels::DecodeBodyShape> bodies_;  // by graph
+  ExpectedGraphs expected_;
   std::int64_t step_ = 0;
 };
 

@@ -16,23 +16,44 @@
 namespace tpjitter {
 namespace {
 
-using kernels::DecodeMetadataArgs;
-
 constexpr int kControlSamples = 64;
+
+// What a rebuild costs on the modelled device; nothing is computed.
+class ModelledExecution final : public HostExecution {
+ public:
+  ModelledExecution(ModelledDevice& device, std::int64_t op_overhead_ns)
+      : device_(device), ops_(allocator_, device, op_overhead_ns) {}
+
+  kernels::TensorOps& operations(std::int64_t scalar) override {
+    ops_.set_scalar(scalar);
+    return ops_;
+  }
+  void launch_kernel() override { device_.launch_kernel(device_.model().metadata_kernel_ns); }
+  void launch_glue_graph(std::int64_t nodes) override { device_.launch_glue_graph(nodes); }
+  bool computes() const override { return false; }
+
+ private:
+  ModelledDevice& device_;
+  kernels::TensorAllocator allocator_{kernels::host_block_source()};
+  ModelledTensorOps ops_;
+};
 
 class HostBackend final : public Backend {
  public:
   explicit HostBackend(const RankContext& context)
       : context_(context), device_(context, DeviceModel{}) {
     step_.slot = &context.control->rank(context.rank);
+    step_.coupling = Coupling(*context.control, context.rank);
   }
 
   CaseChecks prepare(const CaseConfig& config) override {
+    timed_.reset();
     case_.emplace(config, device_.model(), context_.world_size);
-    allocator_.emplace(kernels::host_block_source());
-    ops_.emplace(*allocator_, device_, config.op_overhead_ns);
+    execution_.emplace(device_, config.op_overhead_ns);
+    timed_.emplace(config, config.path, case_->live, *execution_);
     step_.plan = case_->plan;
-    step_.injection = Injection::of(config, context_.rank);
+    step_.injection = Injection::of(config, context_.rank, context_.world_size);
+    step_.coupling.prepare(config, context_.control->deadlines().launcher_ns);
     step_.run_ahead_depth = config.loop == "run_ahead" ? config.run_ahead_depth : 0;
     device_.synchronize();
     device_.keep_replays((config.block_steps + config.run_ahead_depth + 2) * case_->plan.graphs);
@@ -40,19 +61,17 @@ class HostBackend final : public Backend {
     checked_steps_ = 0;
     run_steps_ = 0;
 
-    CaseChecks checks = check_paths();
+    CaseChecks checks;
+    checks.first_failure = path_difference(config, context_.rank);
+    checks.bit_equal = checks.first_failure.empty();
     warm_allocator();
     stage_inputs(0);
+    // A rank that prepared longer must not cost the others their first all-reduce's deadline.
+    context_.control->barrier(context_.rank, context_.control->deadlines().prepare_ns, "prepared");
     return checks;
   }
 
-  Json operations() const override {
-    std::vector<PhaseCall> calls;
-    for (const HostPhase& phase : case_->phases) {
-      calls.push_back({phase.planned, phase.staged.aten, phase.staged.page_table});
-    }
-    return path_operations(case_->config.path, calls);
-  }
+  Json operations() const override { return path_operations(case_->config); }
 
   void run_step(std::int64_t step, std::span<PhaseRow> rows) override {
     tpjitter::run_step(*this, step_, step, rows);
@@ -63,23 +82,39 @@ class HostBackend final : public Backend {
   void wait_accept(std::int64_t step) {
     if (step >= 0) device_.wait_for_graph(first_launch_ + (step + 1) * case_->plan.graphs - 1);
   }
+  void check_device(std::int64_t step) {
+    device_.resolve_graph_launch(first_launch_ + (step + 1) * case_->plan.graphs - 1);
+  }
   void copy_inputs(int phase) {
     if (phase == 0) {  // one packed H2D copy and the kernel that applies it
-      device_.copy_async();
+      if (has_schedule_stream(case_->config)) {
+        device_.write_scheduled();
+      } else {
+        device_.copy_async();
+      }
       device_.launch_kernel(device_.model().kernel_ns);
-    } else if (case_->phases[phase].planned.inputs == PhaseInputs::kDraftExtend) {
-      device_.launch_kernel(device_.model().kernel_ns);  // its own lengths
     }
+    const PlannedPhase& planned = case_->plan.phases[phase];
+    // A runner's own buffers, or its move from one draft-extend to the next.
+    if (planned.has_own_inputs()) device_.launch_kernel(device_.model().kernel_ns);
   }
   void rebuild_metadata(int phase) {
     if (phase == 0 && case_->config.seq_lens_sync) {
       device_.copy_async();
       device_.synchronize();
     }
-    rebuild(case_->phases[phase], case_->phases[phase].staged);
+    timed_->rebuild(phase);
   }
-  void launch_graph(int graph) { device_.launch_graph(case_->graphs[graph]); }
-  void stage_inputs(std::int64_t) { case_->stage(case_->live.advance()); }
+  void launch_graph(int graph) {
+    const bool last = graph + 1 == case_->plan.graphs;
+    if (last && case_->config.read_done == "pre_replay") device_.call_event();
+    ModelledDelay delay;
+    if (graph == 0 && step_.injection.where == InjectWhere::kGpu) {
+      delay = {true, step_.injection.victim(run_steps_), step_.injection.amount_ns};
+    }
+    device_.launch_graph(case_->graphs[graph], delay);
+  }
+  void stage_inputs(std::int64_t) { timed_->set_inputs(case_->live.advance()); }
 
   CaseChecks finish_block(std::span<PhaseRow> rows) override {
     device_.synchronize();
@@ -92,9 +127,7 @@ class HostBackend final : public Backend {
   std::string device_uuid() const override { return {}; }
 
  private:
-  void rebuild(const HostPhase& phase, const PhaseArguments& arguments);
   void warm_allocator();
-  CaseChecks check_paths();
   CaseChecks check_steps();
   void fill_device_stamps(std::span<PhaseRow> rows);
 
@@ -102,85 +135,42 @@ class HostBackend final : public Backend {
   ModelledDevice device_;
   StepContext step_;
   std::optional<HostCase> case_;
-  std::optional<kernels::TensorAllocator> allocator_;
-  std::optional<ModelledTensorOps> ops_;
-  std::int64_t first_launch_ = 0;  // graph launch of the case's step 0
+  std::optional<ModelledExecution> execution_;
+  std::optional<HostMetadata> timed_;  // over case_->live
+  std::int64_t first_launch_ = 0;      // graph launch of the case's step 0
   std::int64_t run_steps_ = 0;
   std::int64_t checked_steps_ = 0;
 };
-
-void HostBackend::rebuild(const HostPhase& phase, const PhaseArguments& arguments) {
-  const std::string& path = case_->config.path;
-  if (path == "aten") {
-    ops_->set_scalar(arguments.longest);
-    kernels::rebuild_metadata_aten(*ops_, phase.planned.rebuild, arguments.aten);
-    ops_->end_rebuild();
-  } else if (path == "page_table_kernel") {
-    kernels::rebuild_metadata_page_table(*ops_, phase.planned.rebuild, arguments.page_table);
-    ops_->end_rebuild();
-  } else if (path == "fused") {
-    device_.launch_kernel(device_.model().metadata_kernel_ns);
-  }
-}
 
 // The allocator hands out blocks by size, so every page-table width that the steps can reach has
 // its temporaries made before the first of them.
 void HostBackend::warm_allocator() {
   ServingState state(case_->shape);
   StepInputs inputs = state.advance();
-  for (HostPhase& phase : case_->phases) {
-    PhaseArguments arguments;
-    for (std::int64_t tokens = 1;; tokens *= 2) {
-      // The phase adds its own tokens to the length.
-      const std::int64_t most = case_->shape.max_context - 2 * phase.planned.query_len;
-      const std::int64_t length = std::min(tokens, most);
-      std::fill(inputs.seq_lens.begin(), inputs.seq_lens.end(), static_cast<std::int32_t>(length));
-      phase.set(arguments, phase.computed, state, inputs);
-      rebuild(phase, arguments);
-      if (length == most) break;
+  // A phase adds its own tokens to the length.
+  const std::int64_t most =
+      case_->shape.max_context - std::max(case_->plan.query_len, case_->plan.draft_passes);
+  for (std::int64_t tokens = 1;; tokens = std::min(2 * tokens, most)) {
+    std::fill(inputs.seq_lens.begin(), inputs.seq_lens.end(), static_cast<std::int32_t>(tokens));
+    timed_->set_inputs(inputs);
+    for (int phase = 0; phase < static_cast<int>(case_->plan.phases.size()); ++phase) {
+      timed_->rebuild(phase);
     }
+    if (tokens == most) break;
   }
   device_.synchronize();
-}
-
-CaseChecks HostBackend::check_paths() {
-  CaseChecks checks;
-  ServingState state(case_->shape);
-  const StepInputs& inputs = state.advance();
-  for (int i = 0; i < static_cast<int>(case_->phases.size()); ++i) {
-    HostPhase& phase = case_->phases[i];
-    const DecodeMetadataArgs expected = phase.expected.args(state, inputs);
-    kernels::reference_decode_metadata(expected);
-    for (const char* path : {"aten", "page_table_kernel", "fused"}) {
-      phase.computed.poison();
-      const std::string difference =
-          MetadataBuffers::difference(case_->compute(path, i, state, inputs), expected);
-      if (difference.empty()) continue;
-      checks.bit_equal = false;
-      checks.first_failure =
-          fmt::format("rank {}, phase {}: path {} differs from the reference: {}", context_.rank,
-                      phase_name(phase.planned.phase), path, difference);
-      return checks;
-    }
-  }
-  return checks;
 }
 
 CaseChecks HostBackend::check_steps() {
   CaseChecks checks;
   for (; checked_steps_ < run_steps_; ++checked_steps_) {
-    const StepInputs& inputs = case_->verify.advance();
+    case_->advance();
     ++checks.steps_checked;
     for (int g = 0; g < case_->plan.graphs; ++g) {
-      const auto expected = case_->graph_checksum("", g, case_->verify, inputs);
-      const auto got = case_->graph_checksum(case_->config.path, g, case_->verify, inputs);
-      if (got == expected) continue;
+      const std::string fault = case_->checksum_fault(context_.rank, g);
+      if (fault.empty()) continue;
       ++checks.checksum_failures;
-      if (!checks.first_failure.empty()) continue;
-      const PlannedPhase& last = case_->plan.phases[case_->plan.last_phase(g) - 1];
-      checks.first_failure =
-          fmt::format("rank {}, step {}, phase {}, graph {}: checksum {:016x}, expected {:016x}",
-                      context_.rank, inputs.step, phase_name(last.phase), g, got, expected);
+      if (checks.first_failure.empty()) checks.first_failure = fault;
     }
   }
   return checks;
@@ -255,7 +245,11 @@ Json host_model() { return DeviceModel{}.to_json(); }
 std::string host_skip_reason(const CaseConfig& config, int) {
   if (config.pdl) return "body.pdl needs a GPU: the model has no launch latency between nodes";
   if (config.all_reduce == "nccl") {
-    return "all_reduce = \"nccl\" needs GPUs; the host backend models one_shot_pull only";
+    return "all_reduce = \"nccl\" needs GPUs; the host backend models only the others";
+  }
+  if (config.execution == "eager" && config.inject_where == "gpu") {
+    return "inject.where = \"gpu\" with eager execution needs GPUs: behind the modelled gate no "
+           "kernel is launched late";
   }
   return {};
 }

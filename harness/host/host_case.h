@@ -1,5 +1,5 @@
-// Everything of one prepared case on the host backend: the batch, each phase's metadata on host
-// memory, and the modelled graphs.
+// Everything of one prepared case on the host backend: the batch, the metadata that the case's path
+// computes beside what it must be, and the modelled graphs.
 #pragma once
 
 #include <cstdint>
@@ -8,64 +8,42 @@
 #include <vector>
 
 #include "harness/contract/scenario.h"
+#include "harness/expected_graphs.h"
+#include "harness/host/host_metadata.h"
 #include "harness/host/modelled_device.h"
-#include "harness/metadata_buffers.h"
 #include "harness/serving_state.h"
 #include "harness/step_plan.h"
-#include "kernels/metadata_page_table.h"
-#include "kernels/tensor_ops_reference.h"
 
 namespace tpjitter {
 
-// How a path rebuilds a phase's metadata: arguments over a step's inputs, ready for the ops.
-struct PhaseArguments {
-  kernels::DecodeMetadataArgs metadata;
-  std::vector<std::int64_t> seq_lens_cpu;  // what the op-by-op path takes its page count from
-  std::int64_t longest = 0;  // cached length of the longest row, the phase's offset included
-  kernels::AtenMetadataArgs aten;
-  kernels::PageTableMetadataArgs page_table;
-};
-
-class HostPhase {
- public:
-  HostPhase(const ServingShape& shape, const PlannedPhase& phase, kernels::PageColumns columns);
-
-  void set(PhaseArguments& arguments, MetadataBuffers& buffers, const ServingState& state,
-           const StepInputs& inputs);
-
-  PlannedPhase planned;
-  MetadataBuffers expected, computed;
-  PhaseArguments staged;  // of the next step, over `computed`
-
- private:
-  ServingShape shape_;
-  std::vector<std::int64_t> strided_indices_;
-};
-
 struct HostCase {
-  HostCase(const CaseConfig& config, const DeviceModel& model, int world_size);
+  HostCase(const CaseConfig& config, const DeviceModel& model, int world_size,
+           const MakeComposition& make = make_composition);
 
-  // Computes phase i's metadata the way `path` does, on host memory, outside every stamp.
-  kernels::DecodeMetadataArgs compute(const std::string& path, int i, const ServingState& state,
-                                      const StepInputs& inputs);
-  // Checksum of graph g's replay, with each phase's metadata from compute(path) or, with an empty
-  // path, from the reference.
-  std::uint64_t graph_checksum(const std::string& path, int g, const ServingState& state,
-                               const StepInputs& inputs);
-  void stage(const StepInputs& inputs);
+  // Goes to the next step that is checked, 0 first.
+  const StepInputs& advance();
+  // Graph g of that step; its rebuilds run here, as the path does them. Empty: they give the
+  // checksum of the reference. `read`: what they find in the scheduler's tables; not the step's own
+  // where the order of streams is broken.
+  std::string checksum_fault(int rank, int g, const ServingState& read);
+  std::string checksum_fault(int rank, int g) { return checksum_fault(rank, g, expected.state()); }
 
   CaseConfig config;
   StepPlan plan;
   ServingShape shape;
-  int world_size;
-  ServingState live, verify;  // `verify` follows block by block
-  std::vector<HostPhase> phases;
+  ServingState live;  // what is staged; `expected` follows block by block
+  ExpectedGraphs expected;
+  std::unique_ptr<HostExecution> computing;
+  HostMetadata computed;
+  std::vector<kernels::DecodeBodyShape> bodies;  // by graph
   std::vector<ModelledGraph> graphs;
 
  private:
-  PhaseArguments computed_;  // scratch of compute()
-  kernels::TensorAllocator allocator_;
-  kernels::ReferenceTensorOps ops_;
+  std::int64_t step_ = -1;
 };
+
+// Every path's tables against the reference, over the case's first inputs and outputs that no path
+// wrote. Empty: all are equal.
+std::string path_difference(const CaseConfig& config, int rank);
 
 }  // namespace tpjitter

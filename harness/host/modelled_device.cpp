@@ -28,6 +28,7 @@ Json DeviceModel::to_json() const {
           {"copy_launch_host_ns", copy_launch_host_ns},
           {"graph_launch_host_ns", graph_launch_host_ns},
           {"graph_launch_host_per_1000_nodes_ns", graph_launch_host_per_1000_nodes_ns},
+          {"event_host_ns", event_host_ns},
           {"kernel_ns", kernel_ns},
           {"metadata_kernel_ns", metadata_kernel_ns},
           {"attention_ns", attention_ns},
@@ -43,17 +44,61 @@ ModelledDevice::ModelledDevice(const RankContext& context, const DeviceModel& mo
 
 void ModelledDevice::launch_kernel(std::int64_t device_ns) {
   spin_until_ns(now_ns() + model_.kernel_launch_host_ns);
-  enqueue({now_ns(), device_ns, -1, {}});
+  enqueue_plain(device_ns, false);
 }
 
 void ModelledDevice::copy_async() {
   spin_until_ns(now_ns() + model_.copy_launch_host_ns);
-  enqueue({now_ns(), model_.kernel_ns, -1, {}});
+  enqueue_plain(model_.kernel_ns, false);
 }
 
-void ModelledDevice::launch_graph(const ModelledGraph& graph) {
-  spin_until_ns(now_ns() + graph.host_ns);
-  enqueue({now_ns(), 0, graph_launches_++, graph});
+void ModelledDevice::launch_glue_graph(std::int64_t nodes) {
+  spin_until_ns(now_ns() + model_.graph_launch_ns(nodes));
+  enqueue_plain(nodes * model_.kernel_ns, false);
+}
+
+void ModelledDevice::call_event() { spin_until_ns(now_ns() + model_.event_host_ns); }
+
+void ModelledDevice::write_scheduled() {
+  call_event();
+  spin_until_ns(now_ns() + model_.copy_launch_host_ns + model_.kernel_launch_host_ns);
+  enqueue_plain(2 * model_.kernel_ns, true);
+  call_event();
+  call_event();
+}
+
+void ModelledDevice::launch_graph(const ModelledGraph& graph, const ModelledDelay& delay) {
+  Operation operation;
+  operation.graph_ordinal = graph_launches_++;
+  operation.graph = graph;
+  operation.delay = delay;
+  if (graph.eager_nodes > 0) {
+    launch_eagerly(operation);
+  } else {
+    spin_until_ns(now_ns() + graph.host_ns);
+    operation.enqueue_ns = now_ns();
+  }
+  enqueue(operation);
+}
+
+// Each launch is waited for by itself: a host that is interrupted is late with what comes after.
+void ModelledDevice::launch_eagerly(Operation& operation) {
+  for (std::int64_t node = 1; node <= operation.graph.eager_nodes; ++node) {
+    spin_until_ns(now_ns() + model_.kernel_launch_host_ns);
+    operation.last_enqueue_ns = now_ns();
+    if (node == 1) operation.enqueue_ns = operation.last_enqueue_ns;
+    if (node == operation.graph.lead_nodes) {
+      operation.arrival_enqueue_ns = operation.last_enqueue_ns;
+    }
+  }
+}
+
+void ModelledDevice::enqueue_plain(std::int64_t device_ns, bool scheduled) {
+  Operation operation;
+  operation.enqueue_ns = now_ns();
+  operation.device_ns = device_ns;
+  operation.scheduled = scheduled;
+  enqueue(operation);
 }
 
 void ModelledDevice::enqueue(const Operation& operation) {
@@ -85,6 +130,25 @@ std::int64_t ModelledDevice::peer_arrival(int peer, std::int64_t ordinal) {
   return arrival.arrival_ns.load(std::memory_order_relaxed);
 }
 
+ModelledDevice::Arrivals ModelledDevice::exchange(std::int64_t ordinal, std::int64_t arrival_ns) {
+  RankSlot::Arrival& mine = context_.control->rank(context_.rank).arrivals[ordinal % kArrivalRing];
+  mine.arrival_ns.store(arrival_ns, std::memory_order_relaxed);
+  mine.ordinal.store(ordinal + 1, std::memory_order_release);
+
+  Arrivals arrivals{arrival_ns, -1};
+  std::int64_t last_of_peers = 0;
+  for (int peer = 0; peer < context_.world_size; ++peer) {
+    if (peer == context_.rank) continue;
+    const std::int64_t arrival = peer_arrival(peer, ordinal);
+    if (arrival > last_of_peers) {
+      last_of_peers = arrival;
+      arrivals.last_peer = peer;
+    }
+    arrivals.last_ns = std::max(arrivals.last_ns, arrival);
+  }
+  return arrivals;
+}
+
 void ModelledDevice::resolve_graph(const Operation& operation) {
   const ModelledGraph& graph = operation.graph;
   ModelledReplay& replay = history_[operation.graph_ordinal % history_.size()];
@@ -94,27 +158,26 @@ void ModelledDevice::resolve_graph(const Operation& operation) {
     replay.end_ns = free_ns_ = replay.begin_ns + graph.lead_ns;
     return;
   }
-  replay.own_ns = replay.begin_ns + graph.lead_ns;
-  RankSlot::Arrival& mine =
-      context_.control->rank(context_.rank).arrivals[operation.graph_ordinal % kArrivalRing];
-  mine.arrival_ns.store(replay.own_ns, std::memory_order_relaxed);
-  mine.ordinal.store(operation.graph_ordinal + 1, std::memory_order_release);
-
-  std::int64_t last = replay.own_ns;
-  std::int64_t last_of_peers = 0;
-  for (int peer = 0; peer < context_.world_size; ++peer) {
-    if (peer == context_.rank) continue;
-    const std::int64_t arrival = peer_arrival(peer, operation.graph_ordinal);
-    if (arrival > last_of_peers) {
-      last_of_peers = arrival;
-      replay.last_peer = peer;
-    }
-    last = std::max(last, arrival);
-  }
   const std::int64_t flight = context_.world_size > 1 ? model_.flight_ns : 0;
-  replay.last_seen_ns = last + flight;
+  Arrivals arrivals;
+  if (const ModelledDelay& delay = operation.delay; delay.gate) {
+    // Behind the gate every rank knows when every other arrives.
+    replay.begin_ns = exchange(operation.graph_ordinal, replay.begin_ns).last_ns + flight;
+    const bool late = delay.victim == context_.rank;
+    replay.own_ns = replay.begin_ns + graph.lead_ns + (late ? delay.ns : 0);
+    arrivals.last_ns = replay.begin_ns + graph.lead_ns + (delay.victim >= 0 ? delay.ns : 0);
+    if (context_.world_size > 1) arrivals.last_peer = context_.rank == 0 ? 1 : 0;
+    if (delay.victim >= 0 && !late) arrivals.last_peer = delay.victim;
+  } else {
+    replay.own_ns = std::max(replay.begin_ns + graph.lead_ns, operation.arrival_enqueue_ns);
+    arrivals = exchange(operation.graph_ordinal, replay.own_ns);
+  }
+  replay.last_peer = arrivals.last_peer;
+  replay.last_seen_ns = arrivals.last_ns + flight;
   replay.all_reduce_end_ns = replay.last_seen_ns + graph.transfer_ns;
-  replay.end_ns = free_ns_ = replay.all_reduce_end_ns + graph.rest_ns;
+  replay.end_ns = free_ns_ = std::max(replay.all_reduce_end_ns + graph.rest_ns,
+                                      operation.last_enqueue_ns + model_.accept_ns);
+  read_done_ns_ = replay.begin_ns + graph.read_ns;
 }
 
 void ModelledDevice::resolve_next() {
@@ -123,7 +186,11 @@ void ModelledDevice::resolve_next() {
     resolve_graph(operation);
     graphs_resolved_ = operation.graph_ordinal + 1;
   } else {
-    free_ns_ = std::max(operation.enqueue_ns, free_ns_) + operation.device_ns;
+    const std::int64_t ready_ns =
+        operation.scheduled ? std::max(scheduled_ns_, read_done_ns_) : free_ns_;
+    const std::int64_t end_ns = std::max(operation.enqueue_ns, ready_ns) + operation.device_ns;
+    if (operation.scheduled) scheduled_ns_ = end_ns;
+    free_ns_ = std::max(free_ns_, end_ns);
   }
   ++resolved_;
 }
@@ -134,8 +201,12 @@ void ModelledDevice::wait_until(std::int64_t end_ns) {
   while (now_ns() < end_ns) sched_yield();
 }
 
-void ModelledDevice::wait_for_graph(std::int64_t n) {
+void ModelledDevice::resolve_graph_launch(std::int64_t n) {
   while (graphs_resolved_ <= n && resolved_ < enqueued_) resolve_next();
+}
+
+void ModelledDevice::wait_for_graph(std::int64_t n) {
+  resolve_graph_launch(n);
   wait_until(history_[n % history_.size()].end_ns);
 }
 

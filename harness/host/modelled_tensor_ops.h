@@ -13,7 +13,7 @@ class ModelledTensorOps final : public kernels::TensorOps {
                     std::int64_t op_overhead_ns)
       : TensorOps(allocator), device_(device), op_overhead_ns_(op_overhead_ns) {}
 
-  // What the next max().item() of a device tensor gives: nothing is computed here.
+  // What the next max().item() or sum().item() of a device tensor gives: nothing is computed here.
   void set_scalar(std::int64_t value) { scalar_ = value; }
 
  protected:
@@ -34,13 +34,25 @@ class ModelledTensorOps final : public kernels::TensorOps {
     kernel();
     kernel();
   }
+  void run_pointwise(const kernels::PointwiseArgs&) override { kernel(); }
+  void run_rows(const Tensor&, const Tensor&, const Tensor*, std::int64_t) override { kernel(); }
+  void run_gather_columns(const Tensor&, const Tensor&, const Tensor&) override { kernel(); }
+  void run_row_sums(const Tensor&, const Tensor&) override { kernel(); }
+  void run_sort_rows(const Tensor&, const Tensor&) override {
+    kernel();
+    kernel();
+  }
   void run_page_table(const kernels::PageTableArgs&) override { kernel(); }
+  void run_kv_gather(const kernels::KvGatherArgs&) override { kernel(); }
+  void run_kv_draft_fills(std::span<const kernels::KvIndicesArgs>) override { kernel(); }
+  void run_topk_draft_expand(const kernels::TopkDraftArgs&) override { kernel(); }
   void run_copy(const Tensor&, const Tensor&) override { device_.copy_async(); }
   std::int64_t read_scalar(const Tensor&) override {
     device_.copy_async();
     device_.synchronize();
     return scalar_;
   }
+  void read_to_host(const Tensor& tensor) override { read_scalar(tensor); }
 
  private:
   void kernel() { device_.launch_kernel(device_.model().kernel_ns); }

@@ -20,6 +20,7 @@ void host_stamp(benchmark::State& state) {
 
 struct NullDevice {
   void wait_accept(std::int64_t) {}
+  void check_device(std::int64_t) {}
   void copy_inputs(int) {}
   void rebuild_metadata(int) {}
   void launch_graph(int) {}

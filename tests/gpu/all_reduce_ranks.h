@@ -1,12 +1,16 @@
 // All ranks of an all-reduce in one process, on one GPU or several: a stream and an arena a rank,
-// pointers in place of IPC. Few enough blocks that all of them are resident together, or they would wait for blocks that
-// cannot start. Calls are enqueued rank by rank, so that no stream fills up behind a waiting one.
+// pointers in place of IPC. Few enough blocks that all of them are resident together, or they would
+// wait for blocks that cannot start. Calls are enqueued rank by rank, so that no stream fills up behind a waiting one.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 #include <cstdlib>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/cuda/handles.h"
@@ -18,12 +22,23 @@ namespace tpjitter {
 // Lazy loading of a kernel waits for the device: it would hang behind a kernel that waits for a
 // peer. Set before the first CUDA call, which is the fixture's look for a device.
 class AllRanksTest : public test::GpuTest {
+ public:
+  // Once a pair of GPUs and process: a second time is an error, which compute-sanitizer reports.
+  static void enable_peer_access(int from, int to) {
+    if (!enabled_.emplace(from, to).second) return;
+    check_cuda(cudaSetDevice(from));
+    check_cuda(cudaDeviceEnablePeerAccess(to, 0));
+  }
+
  protected:
   static void SetUpTestSuite() {
     setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     // Streams that share a hardware queue would wait for each other's waiting kernels.
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
   }
+
+ private:
+  inline static std::set<std::pair<int, int>> enabled_;
 };
 
 inline void synchronize(cudaStream_t stream) { check_cuda(cudaStreamSynchronize(stream)); }
@@ -49,15 +64,35 @@ DeviceBuffer<T> zeroed(std::size_t size) {
 }
 
 struct AllReduceRank {
+  AllReduceRank(const kernels::AllReduceArena& layout, int stamp_count)
+      : arena(zeroed<std::byte>(layout.bytes())),
+        output(static_cast<std::size_t>(layout.max_bytes / 2)),
+        stamps(zeroed<kernels::AllReduceStamp>(stamp_count)) {
+    const auto elements = static_cast<std::size_t>(layout.max_bytes / 2);
+    for (const int i : {0, 1}) inputs[i] = part<std::uint16_t>(layout.input(i), elements);
+    using Arena = kernels::AllReduceArena;
+    flags = part<std::uint32_t>(Arena::kFlags, Arena::kFlagWords);
+    epochs = part<std::uint32_t>(Arena::kEpochs, kernels::kMaxAllReduceBlocks);
+    push_epochs = part<std::uint32_t>(Arena::kPushEpochs, kernels::kMaxAllReduceBlocks);
+    abort = part<std::uint32_t>(Arena::kAbort, 1);
+    slots = part<std::uint32_t>(layout.slots(0), elements * layout.world_size);
+  }
+
   Stream stream = make_stream();
-  DeviceBuffer<std::uint32_t> flags = zeroed<std::uint32_t>(kernels::kAllReduceFlags);
-  DeviceBuffer<std::uint32_t> epochs = zeroed<std::uint32_t>(kernels::kMaxAllReduceBlocks);
-  DeviceBuffer<std::uint32_t> abort = zeroed<std::uint32_t>(1);
+  DeviceBuffer<std::byte> arena;
+  // Parts of the arena; device addresses.
+  std::span<std::uint16_t> inputs[2];
+  std::span<std::uint32_t> flags, epochs, push_epochs, abort, slots;
   PinnedBuffer<kernels::DeviceFault> fault{1};
-  DeviceBuffer<std::uint16_t> inputs[2];
   DeviceBuffer<std::uint16_t> output;
   DeviceBuffer<kernels::AllReduceStamp> stamps;
   DeviceBuffer<std::int64_t> ring_entry = zeroed<std::int64_t>(1);
+
+ private:
+  template <class T>
+  std::span<T> part(std::size_t offset, std::size_t count) {
+    return {reinterpret_cast<T*>(arena.data() + offset), count};
+  }
 };
 
 class AllReduceRanks {
@@ -65,16 +100,16 @@ class AllReduceRanks {
   // stamps: all-reduces that get a stamp each; 0 takes the unstamped build. devices: rank r's is
   // r % devices.
   AllReduceRanks(int world_size, std::int64_t max_bytes, int stamps = 0, int devices = 1)
-      : stamps_(stamps), devices_(devices) {
-    enable_peer_access();
-    const auto elements = static_cast<std::size_t>(max_bytes / 2);
+      : layout_{world_size, max_bytes}, stamps_(stamps), devices_(devices) {
+    for (int a = 0; a < devices; ++a) {
+      for (int b = 0; b < devices; ++b) {
+        if (a != b) AllRanksTest::enable_peer_access(a, b);
+      }
+    }
     ranks_.reserve(world_size);
     for (int r = 0; r < world_size; ++r) {
       use(r);
-      AllReduceRank& rank = ranks_.emplace_back();
-      for (auto& input : rank.inputs) input = zeroed<std::uint16_t>(elements);
-      rank.output = zeroed<std::uint16_t>(elements);
-      rank.stamps = zeroed<kernels::AllReduceStamp>(stamps);
+      ranks_.emplace_back(layout_, stamps);
     }
     synchronize_devices();
   }
@@ -95,15 +130,13 @@ class AllReduceRanks {
   kernels::AllReduceArgs args(int rank, int ordinal, std::int64_t bytes) {
     kernels::AllReduceArgs a;
     for (int p = 0; p < world_size(); ++p) {
-      a.inputs[p] = ranks_[p].inputs[ordinal % 2].data();
-      a.flags[p] = ranks_[p].flags.data();
+      a.arenas[p] = ranks_[p].arena.data();
       a.guard.peer_abort[p] = ranks_[p].abort.data();
     }
-    a.epochs = ranks_[rank].epochs.data();
+    a.arena = layout_;
     a.output = ranks_[rank].output.data();
     a.bytes = bytes;
     a.rank = rank;
-    a.world_size = world_size();
     a.ordinal = ordinal;
     a.max_blocks = 8;
     a.guard.abort = ranks_[rank].abort.data();
@@ -117,10 +150,10 @@ class AllReduceRanks {
   }
 
   // One all-reduce on every rank.
-  void launch_all(int ordinal, std::int64_t bytes) {
+  void launch_all(const kernels::AllReduceKernel& kernel, int ordinal, std::int64_t bytes) {
     for (int r = 0; r < world_size(); ++r) {
       use(r);
-      check_cuda(kernels::launch_one_shot_pull(args(r, ordinal, bytes), ranks_[r].stream.get()));
+      check_cuda(kernel.launch(args(r, ordinal, bytes), ranks_[r].stream.get()));
     }
   }
   void synchronize_all() {
@@ -128,21 +161,41 @@ class AllReduceRanks {
   }
 
  private:
-  void enable_peer_access() const {
-    for (int a = 0; a < devices_; ++a) {
-      use(a);
-      for (int b = 0; b < devices_; ++b) {
-        if (a == b) continue;
-        const cudaError_t status = cudaDeviceEnablePeerAccess(b, 0);
-        if (status != cudaErrorPeerAccessAlreadyEnabled) check_cuda(status);
-        cudaGetLastError();
-      }
-    }
-  }
-
+  kernels::AllReduceArena layout_;
   std::vector<AllReduceRank> ranks_;
   int stamps_;
   int devices_;
+};
+
+// A kernel and where its ranks live.
+struct Placement {
+  kernels::AllReduceKernel kernel;
+  int ranks, devices;
+};
+
+inline std::string name_of(const Placement& p) {
+  return std::string(p.kernel.name) + "_ranks" + std::to_string(p.ranks) + "_gpus" +
+         std::to_string(p.devices);
+}
+
+inline std::vector<Placement> placements(const std::vector<std::pair<int, int>>& ranks_and_gpus) {
+  std::vector<Placement> all;
+  for (const kernels::AllReduceKernel& kernel : kernels::kAllReduceKernels) {
+    for (const auto& [ranks, devices] : ranks_and_gpus) all.push_back({kernel, ranks, devices});
+  }
+  return all;
+}
+
+class PlacedRanksTest : public AllRanksTest, public testing::WithParamInterface<Placement> {
+ protected:
+  void SetUp() override {
+    AllRanksTest::SetUp();
+    if (IsSkipped() || GetParam().devices == 1) return;
+    int reachable = 0;
+    if (test::gpu_count() < GetParam().devices) GTEST_SKIP() << "needs two GPUs";
+    check_cuda(cudaDeviceCanAccessPeer(&reachable, 0, 1));
+    if (reachable == 0) GTEST_SKIP() << "the GPUs cannot read each other's memory";
+  }
 };
 
 }  // namespace tpjitter

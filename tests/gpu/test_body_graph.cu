@@ -255,7 +255,8 @@ TEST_F(BodyGraph, RefusesACounterBufferThatIsTooSmallWithTheSizeNeeded) {
   }
   // The launcher itself refuses as well, and the stream is still good for a capture.
   const CudaCase good(small_case(false, false, true), context);
-  kernels::DecodeBodyArgs args = good.body_args(0, kBatch, context, *communicator);
+  kernels::DecodeBodyArgs args =
+      make_step_graph(good, 0, kBatch, context, *communicator).forwards.front().body;
   args.scratch.counter_rows = kBatch - 1;
   EXPECT_EQ(kernels::launch_attention(args, 0, stream.get()), cudaErrorInvalidValue);
   replay(good);

@@ -6,8 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/metadata_kv_indices.h"
+#include "kernels/metadata_kv_indices_ops.h"
+#include "kernels/tensor_ops_cuda.h"
 #include "tests/gpu/gpu_test_main.h"
+#include "tests/gpu/metadata_device_case.h"
 #include "tests/kv_indices_cases.h"
 
 namespace tpjitter {
@@ -118,8 +120,75 @@ class MetadataKvIndicesGpu : public test::GpuTest {
     }
   }
 
+  // The op-by-op form or the one without a sync, after the kernel's fill of the same case.
+  template <class Rebuild>
+  void expect_form_equals_reference(Rebuild rebuild) {
+    kernels::TensorAllocator allocator(test::device_block_source());
+    std::int64_t* pinned = nullptr;
+    check_cuda(cudaMallocHost(&pinned, sizeof(std::int64_t)));
+    {
+      kernels::CudaTensorOps ops(allocator, stream_->get(), pinned);
+      for (const KvIndicesCase& c : test::random_kv_cases()) {
+        DeviceCase device(c);
+        const std::vector<std::int32_t> ones(c.seq_lens.size(), 1);
+        const DeviceArray<std::int32_t> last_page_lens(ones);
+        for (const IntType type : {IntType::kInt64, IntType::kInt32}) {
+          device.poison();
+          KvIndicesArgs fill = device.args(type);
+          fill.wrapper.kv_last_page_len = last_page_lens.data();
+          const kernels::KvIndicesOpsArgs args = {
+              .fills = {&fill, 1},
+              .seq_lens_cpu = c.seq_lens.data(),
+              .full_to_swa_len = static_cast<std::int64_t>(c.full_to_swa.size()),
+              .plan = kernels::HostPlan::kDevice};
+          check_cuda(rebuild(ops, phase_of(c), args));
+          stream_->sync();
+          ASSERT_EQ(first_difference(device.outputs(), device.expected()), "")
+              << c.name << ", bytes an index " << static_cast<int>(type);
+        }
+      }
+    }
+    check_cuda(cudaFreeHost(pinned));
+  }
+
   std::unique_ptr<test::TestStream> stream_;
 };
+
+TEST_F(MetadataKvIndicesGpu, TheOperationsLeaveTheReferencesBits) {
+  expect_form_equals_reference(kernels::rebuild_kv_indices_aten);
+}
+
+TEST_F(MetadataKvIndicesGpu, TheFormWithoutASyncLeavesTheReferencesBits) {
+  expect_form_equals_reference(kernels::rebuild_kv_indices_device);
+}
+
+// Nothing in it waits, so it can be captured, once every temporary has been seen.
+TEST_F(MetadataKvIndicesGpu, TheFormWithoutASyncReplaysNewInputs) {
+  kernels::TensorAllocator allocator(test::device_block_source());
+  kernels::CudaTensorOps ops(allocator, stream_->get(), nullptr);
+  KvIndicesCase c = test::make_kv_case({.batch_size = 33,
+                                        .context = 300,
+                                        .seqlen_offset = 4,
+                                        .sliding_window = 100,
+                                        .q_stride = 4,
+                                        .translated = true},
+                                       12);
+  DeviceCase device(c);
+  const KvIndicesArgs fill = device.args();
+  const kernels::KvIndicesOpsArgs args = {.fills = {&fill, 1}};
+  const auto rebuild = [&] {
+    check_cuda(rebuild_kv_indices_device(ops, kernels::DecodePhase::kTargetVerify, args));
+  };
+  rebuild();
+  stream_->sync();
+  const CapturedGraph graph(*stream_, rebuild);
+  for (const std::uint64_t seed : {0, 1, 2}) {
+    if (seed > 0) device.set_inputs(c = with_new_values(c, seed));
+    device.poison();
+    graph.replay(*stream_);
+    EXPECT_EQ(first_difference(device.outputs(), device.expected()), "") << seed;
+  }
+}
 
 TEST_F(MetadataKvIndicesGpu, EqualsTheReferenceInEveryWordAndLeavesTailsAlone) {
   for (const KvIndicesCase& c : test::random_kv_cases()) {
@@ -257,6 +326,33 @@ TEST_F(MetadataKvIndicesGpu, AllDraftStepsAreOneNodeIntoTheirOwnRows) {
   }
   EXPECT_TRUE(device_indptr.read() == indptr);
   EXPECT_TRUE(device_indices.read() == indices);
+}
+
+TEST_F(MetadataKvIndicesGpu, TheOperationsOfADraftPhaseCopyTheirSumsToTheHost) {
+  constexpr std::int64_t kIndptrStride = 8;
+  const KvIndicesCase c = test::make_kv_case({.batch_size = 5, .context = 90}, 32);
+  DeviceCase device(c);
+  const DeviceArray<std::int32_t> indptr(std::vector<std::int32_t>(3 * kIndptrStride, 0));
+  const DeviceArray<std::int32_t> indices(3 * 5 * 93);
+  KvIndicesArgs first = device.args();
+  first.wrapper = {
+      .kv_indptr = indptr.data(), .kv_indices = indices.data(), .capacity = 3 * 5 * 93};
+  std::array<KvIndicesArgs, 3> fills;
+  draft_step_fills(first, kIndptrStride, 5 * 93, fills);
+  kernels::TensorAllocator allocator(test::device_block_source());
+  kernels::CudaTensorOps ops(allocator, stream_->get(), nullptr);
+  for (const std::int64_t stride : {std::int64_t{0}, kIndptrStride}) {
+    kernels::KvIndicesOpsArgs args;
+    args.fills = fills;
+    args.draft_indptr_stride = stride;
+    args.plan = kernels::HostPlan::kDevice;
+    check_cuda(rebuild_kv_indices_aten(ops, kernels::DecodePhase::kDraftDecode, args));
+  }
+  const std::vector<std::int32_t> sums = indptr.read();
+  const std::int64_t tokens = needed_entries(c);
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_EQ(sums[step * kIndptrStride + 5], tokens + 5 * (step + 1));
+  }
 }
 
 TEST_F(MetadataKvIndicesGpu, AnEmptyBatchLaunchesNothing) {

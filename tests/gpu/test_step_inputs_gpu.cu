@@ -33,7 +33,9 @@ struct Buffers {
   DeviceArray<std::int32_t> seq_lens{std::vector<std::int32_t>(kBatch, 7)};
   DeviceArray<std::int32_t> req_to_token{std::vector<std::int32_t>(2 * kWrites, -1)};
 
-  void apply(const kernels::StagedLayout& layout, std::vector<unsigned char>& staging) {
+  // `own_kernel`: the tokens' slots in a kernel of their own.
+  void apply(const kernels::StagedLayout& layout, std::vector<unsigned char>& staging,
+             bool own_kernel = false) {
     *part<kernels::StagedHeader>(staging, 0) = {kWrites, 2};
     for (int i = 0; i < kLive; ++i)
       part<std::int64_t>(staging, layout.req_pool_indices)[i] = 10 + i;
@@ -56,6 +58,13 @@ struct Buffers {
     args.req_to_token = req_to_token.data();
     const test::TestStream stream;
     check_cuda(cudaDeviceSynchronize());
+    if (own_kernel) {
+      check_cuda(kernels::launch_token_writes(args, stream.get()));
+      stream.sync();
+      EXPECT_EQ(pool.read(), std::vector<std::int64_t>(kBatch, -1)) << "not the scheduler's";
+      EXPECT_EQ(seq_lens.read(), std::vector<std::int32_t>(kBatch, 7));
+      args.req_to_token = nullptr;
+    }
     check_cuda(kernels::launch_step_inputs(args, stream.get()));
     stream.sync();
   }
@@ -85,6 +94,14 @@ TEST_F(StepInputsOnGpu, AreAppliedAndPadded) {
   EXPECT_EQ(buffers.accept.read(), std::vector<std::int32_t>(kBatch, -1));
 }
 
+TEST_F(StepInputsOnGpu, MayHaveTheTokensSlotsInAKernelOfTheirOwn) {
+  const auto layout = kernels::StagedLayout::of(kBatch, kLive);
+  std::vector<unsigned char> staging(layout.bytes(kWrites));
+  Buffers buffers;
+  buffers.apply(layout, staging, true);
+  buffers.expect_rows_and_tokens();
+}
+
 TEST_F(StepInputsOnGpu, OfASpeculativeStepHoldDraftAndVerifySlots) {
   constexpr int kQueryLen = 4;
   constexpr int kPasses = 2;
@@ -109,15 +126,47 @@ TEST_F(StepInputsOnGpu, OfASpeculativeStepHoldDraftAndVerifySlots) {
   EXPECT_EQ(buffers.accept.read(), (std::vector<std::int32_t>{1, 2, 3, kQueryLen, kQueryLen}));
 }
 
-TEST_F(StepInputsOnGpu, OfDraftExtendCountTheDraftTokens) {
+TEST_F(StepInputsOnGpu, OfADraftRunnerCountItsTokensAndPadByItsRules) {
   const DeviceArray<std::int32_t> seq_lens({100, 7, 300, 1, 1});
-  const DeviceArray<std::int64_t> extended(std::vector<std::int64_t>(6, -1));
+  const DeviceArray<std::int64_t> pool({10, 11, 12, 0, 0});
+  const DeviceArray<std::int32_t> accept({1, 2, 3, 4, 4});
   const test::TestStream stream;
-  check_cuda(cudaDeviceSynchronize());
-  check_cuda(
-      kernels::launch_extend_lengths({seq_lens.data(), extended.data(), kBatch, 4}, stream.get()));
-  stream.sync();
-  EXPECT_EQ(extended.read(), (std::vector<std::int64_t>{104, 11, 304, 5, 5, -1}));
+  {  // EAGLE draft-extend: int64, the rest is the step's
+    const DeviceArray<std::int64_t> lengths(std::vector<std::int64_t>(6, -1));
+    check_cuda(cudaDeviceSynchronize());
+    kernels::RunnerInputsArgs args;
+    args.seq_lens = seq_lens.data();
+    args.lengths = lengths.data();
+    args.batch_size = kBatch;
+    args.live_rows = kLive;
+    args.counted = 4;
+    check_cuda(kernels::launch_runner_inputs(args, stream.get()));
+    stream.sync();
+    EXPECT_EQ(lengths.read(), (std::vector<std::int64_t>{104, 11, 304, 1, 1, -1}));
+  }
+  {  // multi-layer: int32, stale pool rows, accept lengths -1
+    const DeviceArray<std::int32_t> lengths(std::vector<std::int32_t>(6, -1));
+    const DeviceArray<std::int64_t> rows(std::vector<std::int64_t>(6, 9));
+    const DeviceArray<std::int32_t> accepts(std::vector<std::int32_t>(6, 7));
+    check_cuda(cudaDeviceSynchronize());
+    kernels::RunnerInputsArgs args;
+    args.seq_lens = seq_lens.data();
+    args.lengths = lengths.data();
+    args.lengths_type = kernels::IntType::kInt32;
+    args.req_pool_indices = pool.data();
+    args.pool_rows = rows.data();
+    args.accept_lens = accept.data();
+    args.accepts = accepts.data();
+    args.padded_accept = -1;
+    args.batch_size = kBatch;
+    args.live_rows = kLive;
+    args.counted = 4;
+    check_cuda(kernels::launch_runner_inputs(args, stream.get()));
+    stream.sync();
+    EXPECT_EQ(lengths.read(), (std::vector<std::int32_t>{104, 11, 304, 1, 1, -1}));
+    EXPECT_EQ(rows.read(), (std::vector<std::int64_t>{10, 11, 12, 9, 9, 9}));
+    EXPECT_EQ(accepts.read(), (std::vector<std::int32_t>{1, 2, 3, -1, -1, 7}));
+  }
 }
 
 }  // namespace

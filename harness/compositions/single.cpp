@@ -1,0 +1,21 @@
+// Pattern A alone: one backend with page tables for every phase. Its capture delegates to the replay
+// fill, so that there is one way to fill a table.
+#include "harness/compositions/composition.h"
+
+namespace tpjitter {
+
+Composition single_composition() {
+  return {"single",
+          "page tables in persistent buffers, one backend for every phase",
+          "SGLang trtllm_mha backend; in speculative mode the EAGLE runner",
+          true,
+          true,
+          [](const StepPlan&, LeafSource& leaves) {
+            return leaves.make({LeafKind::kPaged, 0});
+          },
+          eagle_plan,
+          nullptr,
+          nullptr};
+}
+
+}  // namespace tpjitter

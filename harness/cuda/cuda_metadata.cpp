@@ -1,0 +1,229 @@
+#include "harness/cuda/cuda_metadata.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "harness/compositions/captured_sizes.h"
+#include "harness/contract/error.h"
+#include "harness/leaf_forms.h"
+#include "kernels/metadata_fused.h"
+
+namespace tpjitter {
+
+CudaPath cuda_path(const std::string& path) {
+  if (path == "aten") return CudaPath::kAten;
+  if (path == "page_table_kernel") return CudaPath::kPageTable;
+  if (path == "glue_graph") return CudaPath::kGlueGraph;
+  if (path == "fused") return CudaPath::kFused;
+  if (path == "fused_in_graph") return CudaPath::kFusedInGraph;
+  throw ConfigError("step.path: " + path + " is not built for the cuda backend");
+}
+
+void* DeviceTableMemory::allocate(std::size_t bytes) {
+  DeviceBuffer<std::byte>& block = blocks_.emplace_back(std::max<std::size_t>(bytes, 1));
+  check_cuda(cudaMemset(block.data(), 0, block.size()));
+  return block.data();
+}
+
+// Streams of a case do not wait for the legacy stream.
+void DeviceTableMemory::fill(void* to, unsigned char value, std::size_t bytes) {
+  if (bytes > 0) check_cuda(cudaMemset(to, value, bytes));
+  check_cuda(cudaStreamSynchronize(nullptr));
+}
+
+void DeviceTableMemory::write(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+  check_cuda(cudaStreamSynchronize(nullptr));
+}
+
+void DeviceTableMemory::read(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+}
+
+// One leaf: tables by phase, and what capture bound.
+class CudaMetadata::Leaf final : public MetadataBackend {
+ public:
+  Leaf(CudaMetadata& metadata, Leaves& leaves, const LeafId& id);
+
+  void capture(const BatchView& view) override;
+  void out_graph(const BatchView& view) override;
+  void in_graph(const BatchView& view) override;
+  void append_layers(const BatchView& view, int layers,
+                     std::vector<LayerRun>& runs) const override {
+    runs.push_back({{id_, view}, {}, layers});
+  }
+
+  const LeafId& id() const { return id_; }
+  LeafTables& tables(int phase) { return *tables_[phase]; }
+  std::int32_t query_tokens(const BatchView& view) { return captured_.find(view).max_seq_len_q; }
+
+ private:
+  // Made at capture: a replay of the one-kernel path only launches.
+  struct Bound {
+    kernels::FusedMetadataLaunch paged;
+    KvIndicesTables::Fills lists;
+    kernels::LinearStateArgs linear;
+    // Query tokens a row, which a forward takes when it is recorded. A draft-extend with prefix sums
+    // takes the longest accepted length, as its replay does.
+    std::int32_t max_seq_len_q = 0;
+  };
+  void prepare(const BatchView& view, Bound& bound);
+  void rebuild(const BatchView& view, const Bound& bound);
+  bool records(const BatchView& view) const {
+    return metadata_.path_ == CudaPath::kFusedInGraph ||
+           !metadata_.plan_.phases[view.phase].replays_hook;
+  }
+
+  CudaMetadata& metadata_;
+  Leaves& leaves_;
+  LeafId id_;
+  std::vector<std::unique_ptr<LeafTables>> tables_;  // by phase
+  CapturedSizes<Bound> captured_;
+  bool capturing_ = false;
+};
+
+struct CudaMetadata::Leaves final : public LeafSource {
+  Leaves(CudaMetadata& owner, const CaseConfig& config, const ServingShape& case_shape,
+         const std::vector<PhaseArrays>& case_arrays, const std::int32_t* accepts)
+      : metadata(owner),
+        shape(case_shape),
+        arrays(case_arrays),
+        accept_lens_cpu(accepts),
+        columns(page_columns(config)) {}
+
+  std::unique_ptr<MetadataBackend> make(const LeafId& id) override {
+    auto leaf = std::make_unique<Leaf>(metadata, *this, id);
+    all.push_back(leaf.get());
+    return leaf;
+  }
+  Leaf& leaf(const LeafId& id) {
+    return **std::find_if(all.begin(), all.end(),
+                          [&](const Leaf* leaf) { return leaf->id() == id; });
+  }
+
+  CudaMetadata& metadata;
+  const ServingShape& shape;
+  const std::vector<PhaseArrays>& arrays;
+  const std::int32_t* accept_lens_cpu;
+  kernels::PageColumns columns;
+  std::vector<Leaf*> all;
+};
+
+CudaMetadata::Leaf::Leaf(CudaMetadata& metadata, Leaves& leaves, const LeafId& id)
+    : metadata_(metadata), leaves_(leaves), id_(id) {
+  for (std::size_t phase = 0; phase < metadata.plan_.phases.size(); ++phase) {
+    TableSetup setup;
+    setup.shape = &leaves.shape;
+    setup.memory = &metadata.memory_;
+    setup.arrays = leaves.arrays[phase];
+    setup.phase = metadata.plan_.phases[phase];
+    setup.columns = leaves.columns;
+    tables_.push_back(make_tables(id.kind, setup));
+  }
+  link_draft_passes(tables_);
+}
+
+void CudaMetadata::Leaf::prepare(const BatchView& view, Bound& bound) {
+  const LeafTables& tables = *tables_[view.phase];
+  if (id_.kind == LeafKind::kPaged) {
+    check_cuda(kernels::prepare_fused_metadata(static_cast<const PagedTables&>(tables).args(view),
+                                               &bound.paged));
+  } else if (id_.kind == LeafKind::kKvIndices) {
+    bound.lists = static_cast<const KvIndicesTables&>(tables).fills(view);
+  } else {
+    bound.linear = static_cast<const LinearStateTables&>(tables).args(view);
+  }
+}
+
+void CudaMetadata::Leaf::capture(const BatchView& view) {
+  Bound& bound = captured_.bind(view);
+  prepare(view, bound);
+  if (metadata_.ops_ != nullptr) {
+    capturing_ = true;
+    out_graph(view);
+    capturing_ = false;
+  }
+  // What the fill took from an empty list must not be baked into the graph.
+  bound.max_seq_len_q = metadata_.plan_.phases[view.phase].query_len;
+}
+
+void CudaMetadata::Leaf::out_graph(const BatchView& view) {
+  Bound& bound = captured_.find(view);
+  if (metadata_.plan_.phases[view.phase].rebuild == kernels::DecodePhase::kDraftExtendCumsum) {
+    const std::int32_t* accepts = leaves_.accept_lens_cpu + view.first_row;
+    // At capture the list of accepted lengths is empty.
+    bound.max_seq_len_q = capturing_ ? 1 : *std::max_element(accepts, accepts + view.batch_size);
+  }
+  if (!records(view)) rebuild(view, bound);
+}
+
+void CudaMetadata::Leaf::in_graph(const BatchView& view) {
+  const Bound& bound = captured_.find(view);
+  if (records(view)) rebuild(view, bound);
+}
+
+void CudaMetadata::Leaf::rebuild(const BatchView& view, const Bound& bound) {
+  LeafTables& tables = *tables_[view.phase];
+  if (tables.filled_by_another()) return;
+  int status = cudaSuccess;
+  const CudaPath path = metadata_.path_;
+  if (path == CudaPath::kFused || path == CudaPath::kFusedInGraph) {
+    if (id_.kind == LeafKind::kPaged) {
+      status = kernels::launch_fused_metadata(bound.paged, metadata_.stream_);
+    } else if (id_.kind == LeafKind::kKvIndices) {
+      status = kernels::launch_kv_indices(bound.lists.span(), metadata_.stream_);
+    } else {
+      status = kernels::launch_linear_state(bound.linear, metadata_.stream_);
+    }
+  } else {
+    // Where the runner never calls the host, what can be captured of the path is in the graph.
+    const bool captured = path == CudaPath::kGlueGraph || records(view);
+    const OpByOp form = path == CudaPath::kPageTable ? OpByOp::kPageTable
+                        : captured                   ? OpByOp::kCaptured
+                                                     : OpByOp::kAten;
+    status = tables.rebuild(form, *metadata_.ops_, view);
+  }
+  if (metadata_.status_ == cudaSuccess) metadata_.status_ = status;
+}
+
+CudaMetadata::CudaMetadata(const CaseConfig& config, const StepPlan& plan,
+                           const ServingShape& shape, const std::vector<PhaseArrays>& arrays,
+                           const std::int32_t* accept_lens_cpu)
+    : plan_(plan), path_(cuda_path(config.path)) {
+  leaves_ = std::make_unique<Leaves>(*this, config, shape, arrays, accept_lens_cpu);
+  composition_ = make_composition(config, plan, *leaves_);
+}
+
+CudaMetadata::~CudaMetadata() = default;
+
+void CudaMetadata::launch_on(cudaStream_t stream, kernels::TensorOps* ops) {
+  stream_ = stream;
+  ops_ = ops;
+}
+
+kernels::GraphForward CudaMetadata::forward(const LayerRun& run) {
+  return forward_of_run(run, [&](const TableRows& rows) {
+    Leaf& leaf = leaves_->leaf(rows.leaf);
+    return leaf.tables(rows.view.phase).forward(rows.view, leaf.query_tokens(rows.view));
+  });
+}
+
+LeafTables& CudaMetadata::tables(const TableRows& rows) {
+  return leaves_->leaf(rows.leaf).tables(rows.view.phase);
+}
+
+void CudaMetadata::poison() {
+  for (Leaf* leaf : leaves_->all) {
+    for (int phase = 0; phase < static_cast<int>(plan_.phases.size()); ++phase) {
+      leaf->tables(phase).poison();
+    }
+  }
+}
+
+int CudaMetadata::take_status() {
+  const int status = status_;
+  status_ = cudaSuccess;
+  return status;
+}
+
+}  // namespace tpjitter

@@ -1,0 +1,272 @@
+// A trace of chosen steps, or of the worst ones, for Perfetto and chrome://tracing: a process for
+// each rank with its host and GPU tracks, arrows from launch to graph to all-reduce, counters of
+// skew and wait. The one hard thing is that GPU clocks are not the host's: tracks whose place on the
+// time axis is not measured say so in their name.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "harness/contract/error.h"
+#include "reports/device_time.h"
+#include "reports/report.h"
+#include "reports/stamps.h"
+#include "reports/summary_view.h"
+#include "reports/trace_tracks.h"
+
+namespace tpjitter {
+namespace {
+
+constexpr std::size_t kWorstSteps = 100;      // of all cases of a run together
+constexpr std::size_t kMaxRows = 400'000;     // with --steps; a viewer takes no more
+constexpr std::int64_t kPidsPerRun = 10'000;  // world_size is at most 4096
+
+enum Track : std::int64_t { kHostTrack = 1, kGpuTrack = 2, kAllReduceTrack = 3 };
+
+struct ChosenStep {
+  std::size_t of_case;  // index into TraceRun::cases_
+  StepSlots slots;
+};
+
+// The rows of one run and what stands beside them.
+class TraceRun {
+ public:
+  TraceRun(const AnalysedRun& analysed, std::int64_t first_pid, const ReportOptions& options,
+           TraceTracks* tracks)
+      : run_(analysed.run),
+        first_pid_(first_pid),
+        options_(options),
+        tracks_(tracks),
+        clocks_(analysed.run.info),
+        time_(clocks_) {}
+
+  void add() {
+    for (const RunCase& c : run_.info.cases) {
+      if (c.skip_reason || !matches(options_.case_glob, c.name)) continue;
+      read_case(c);
+    }
+    choose();
+    for (const ChosenStep& step : chosen_) add_step(step);
+    name_tracks();
+  }
+  std::size_t steps() const { return chosen_.size(); }
+  bool aligned() const { return time_.aligned(); }
+  std::int64_t bound_ns() const { return time_.bound_ns(); }
+
+ private:
+  struct Case {
+    const RunCase* run_case;
+    ReplayTable table;
+    MetricColumns maxima;         // skew and exposed wait are read from it
+    std::vector<Column> wait_ns;  // [rank][slot]: excess wait, or the wait
+    const char* wait_name = "wait";
+  };
+
+  std::int64_t pid(std::size_t rank) const {
+    return first_pid_ + 1 + static_cast<std::int64_t>(rank);
+  }
+  static std::size_t metric(const char* key) {
+    const auto all = metrics();
+    return static_cast<std::size_t>(
+        std::find_if(all.begin(), all.end(),
+                     [&](const Metric& m) { return std::string_view(m.key) == key; }) -
+        all.begin());
+  }
+
+  void read_case(const RunCase& c) {
+    Case one{&c, match_replays(run_, c.index), {}, {}};
+    const Floors floors = compute_floors(run_, c.index, one.table);
+    std::vector<Column> waits;
+    bool excess = false;
+    visit_columns(run_, one.table, floors,
+                  [&](std::optional<std::size_t> rank, const MetricColumns& columns) {
+                    if (!rank) {
+                      one.maxima = columns;
+                      return;
+                    }
+                    one.wait_ns.push_back(columns[metric("first_all_reduce_excess_wait_ns")]);
+                    waits.push_back(columns[metric("first_all_reduce_wait_ns")]);
+                    for (const std::int64_t v : one.wait_ns.back()) excess = excess || v != kAbsent;
+                  });
+    one.wait_name = excess ? "excess wait" : "wait";
+    if (!excess) one.wait_ns = std::move(waits);
+    cases_.push_back(std::move(one));
+  }
+
+  void choose() {
+    std::vector<ChosenStep> all;
+    std::size_t rows = 0;
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      const Case& c = cases_[i];
+      const auto cost = cost_metric(c.maxima);
+      const Column none;
+      std::vector<StepSlots> steps = list_steps(c.table, cost ? c.maxima[*cost] : none);
+      if (options_.steps) {
+        std::erase_if(steps, [&](const StepSlots& s) { return !in_range(c, s); });
+      } else if (cost) {
+        steps = worst_steps(std::move(steps), kWorstSteps);
+      } else {
+        steps.resize(std::min(steps.size(), kWorstSteps));
+      }
+      for (const StepSlots& s : steps) {
+        all.push_back({i, s});
+        rows += (s.end - s.begin) * run_.ranks.size();
+      }
+    }
+    if (options_.steps && rows > kMaxRows) {
+      throw ConfigError(fmt::format("--steps {}..{}: {} rows, {} at most; give fewer, or --case",
+                                    options_.steps->first, options_.steps->last, rows, kMaxRows));
+    }
+    if (!options_.steps && all.size() > kWorstSteps) {
+      std::stable_sort(all.begin(), all.end(), [](const ChosenStep& a, const ChosenStep& b) {
+        return a.slots.cost_ns > b.slots.cost_ns;
+      });
+      all.resize(kWorstSteps);
+    }
+    // In time order, so that GPU clocks are placed by the first launch that is drawn.
+    std::stable_sort(all.begin(), all.end(), [&](const ChosenStep& a, const ChosenStep& b) {
+      return accept_ns(a) < accept_ns(b);
+    });
+    chosen_ = std::move(all);
+  }
+
+  const PhaseRow* row_of(const Case& c, std::size_t rank, std::size_t slot) const {
+    const std::uint32_t number = c.table.row_of_slot[rank][slot];
+    return number == kNoRow ? nullptr : &run_.ranks[rank].rows[number];
+  }
+  const PhaseRow* any_row(const Case& c, std::size_t slot) const {
+    for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
+      if (const PhaseRow* row = row_of(c, rank, slot)) return row;
+    }
+    return nullptr;
+  }
+  bool in_range(const Case& c, const StepSlots& s) const {
+    const PhaseRow* row = any_row(c, s.begin);
+    return row != nullptr && row->step >= options_.steps->first &&
+           row->step <= options_.steps->last;
+  }
+  std::int64_t accept_ns(const ChosenStep& step) const {
+    const PhaseRow* row = any_row(cases_[step.of_case], step.slots.begin);
+    return row == nullptr ? 0 : row->accept_seen_ns;
+  }
+
+  void add_step(const ChosenStep& step) {
+    const Case& c = cases_[step.of_case];
+    for (std::size_t slot = step.slots.begin; slot < step.slots.end; ++slot) {
+      for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
+        if (const PhaseRow* row = row_of(c, rank, slot)) {
+          add_row(c, rank, *row, slot == step.slots.begin);
+          add_wait(c, rank, slot, *row);
+        }
+      }
+      const PhaseRow* first = any_row(c, slot);
+      const std::int64_t skew = c.maxima[metric("launch_skew_ns")][slot];
+      if (first != nullptr && skew != kAbsent) {
+        tracks_->add_counter(first_pid_, "launch skew", first->launch_begin_ns, skew);
+      }
+    }
+  }
+
+  void add_wait(const Case& c, std::size_t rank, std::size_t slot, const PhaseRow& row) {
+    const std::int64_t wait = c.wait_ns[rank][slot];
+    if (wait == kAbsent || row.launch_begin_ns == 0) return;
+    tracks_->add_counter(pid(rank), c.wait_name, row.launch_begin_ns, wait);
+  }
+
+  void slice(std::size_t rank, Track track, const char* name, std::int64_t begin, std::int64_t end,
+             const Json& args = nullptr) {
+    if (begin != 0 && end != 0) tracks_->add_slice(pid(rank), track, name, begin, end, args);
+  }
+
+  void add_row(const Case& c, std::size_t rank, const PhaseRow& row, bool first_of_step) {
+    const Json where = {{"case", printable(c.run_case->name)},
+                        {"launch", row.launch},
+                        {"repetition", row.repetition},
+                        {"step", row.step},
+                        {"phase", phase_name(static_cast<Phase>(row.phase))}};
+    if (first_of_step) {
+      slice(rank, kHostTrack, "wait for accept", row.coupling_begin_ns, row.accept_seen_ns, where);
+    }
+    slice(rank, kHostTrack, "inputs", row.inputs_begin_ns, row.inputs_end_ns, where);
+    slice(rank, kHostTrack, "dispatch", row.dispatch_begin_ns, row.dispatch_end_ns, where);
+    if (!launched(row)) return;
+    Json launch = where;
+    if (row.injected_ns > 0) launch["injected_ns"] = row.injected_ns;
+    slice(rank, kHostTrack, "graph launch", row.launch_begin_ns, row.launch_end_ns, launch);
+    const auto offset = time_.offset_ns(rank, row);
+    if (!offset) return;
+    const auto on_host = [&](std::int64_t stamp) {
+      return stamp == 0 ? 0 : sum_ns(stamp, *offset);
+    };
+    slice(rank, kGpuTrack, "graph", on_host(row.gpu_begin_ns), on_host(row.gpu_end_ns), where);
+    std::vector<TraceTracks::FlowPoint> flow = {{pid(rank), kHostTrack, row.launch_begin_ns},
+                                                {pid(rank), kGpuTrack, on_host(row.gpu_begin_ns)}};
+    if (row.gpu_end_ns == 0) flow.pop_back();
+    if (row.first_all_reduce_own_ns != 0 && row.first_all_reduce_end_ns != 0) {
+      add_all_reduce(rank, row, *offset, where);
+      flow.push_back({pid(rank), kAllReduceTrack, on_host(row.first_all_reduce_own_ns)});
+    }
+    tracks_->add_flow(fmt::format("launch of rank {}", rank), flow);
+  }
+
+  void add_all_reduce(std::size_t rank, const PhaseRow& row, std::int64_t offset, Json args) {
+    args["last_peer"] = row.first_all_reduce_last_peer;
+    const std::int64_t own = sum_ns(row.first_all_reduce_own_ns, offset);
+    const std::int64_t end = sum_ns(row.first_all_reduce_end_ns, offset);
+    slice(rank, kAllReduceTrack, "first all-reduce", own, end, args);
+    if (!wait_ns(row)) return;
+    const std::int64_t seen = sum_ns(row.first_all_reduce_last_seen_ns, offset);
+    slice(rank, kAllReduceTrack, "wait for peers", own, seen);
+    slice(rank, kAllReduceTrack, "transfer", seen, end);
+  }
+
+  void name_tracks() {
+    const std::string run = printable(run_.info.scenario_name);
+    tracks_->name_process(first_pid_, run + ": across ranks", first_pid_);
+    const bool host = run_.info.backend == "host";
+    const std::string clock = host ? " (modelled device, host clock)"
+                              : time_.aligned()
+                                  ? ""
+                                  : " (clock not aligned: placed by the first launch drawn)";
+    for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
+      tracks_->name_process(pid(rank), fmt::format("{}: rank {}", run, rank), pid(rank));
+      tracks_->name_track(pid(rank), kHostTrack, "host", kHostTrack);
+      tracks_->name_track(pid(rank), kGpuTrack, "GPU graph" + clock, kGpuTrack);
+      tracks_->name_track(pid(rank), kAllReduceTrack, "GPU first all-reduce" + clock,
+                          kAllReduceTrack);
+    }
+  }
+
+  const Run& run_;
+  std::int64_t first_pid_;
+  const ReportOptions& options_;
+  TraceTracks* tracks_;
+  std::vector<Case> cases_;
+  std::vector<ChosenStep> chosen_;
+  RunClocks clocks_;
+  DeviceTime time_;
+};
+
+}  // namespace
+
+void write_perfetto(std::span<const AnalysedRun> runs, const ReportOptions& options,
+                    std::ostream& out) {
+  TraceTracks tracks;
+  Json about = {{"tool", "tpjitter"}, {"runs", Json::array()}};
+  std::int64_t pid = 1;
+  for (const AnalysedRun& analysed : runs) {
+    TraceRun run(analysed, pid, options, &tracks);
+    run.add();
+    about["runs"].push_back({{"scenario", printable(analysed.run.info.scenario_name)},
+                             {"status", analysed.summary["status"]},
+                             {"steps", run.steps()},
+                             {"chosen", options.steps ? "by number" : "the worst"},
+                             {"gpu_clocks_aligned", run.aligned()},
+                             {"gpu_clock_bound_ns", run.bound_ns()},
+                             {"problems", analysed.run.problems.size()}});
+    pid += kPidsPerRun;
+  }
+  tracks.write(std::move(about), out);
+}
+
+}  // namespace tpjitter
