@@ -70,19 +70,40 @@ GateResult judge(const GateRequest& request) {
   return evaluate_gate(baseline ? &*baseline : nullptr, contender, options);
 }
 
+void write_reports(const GateRequest& request, const GateResult& result) {
+  if (!request.junit.empty()) write_output_file(request.junit, gate_junit(result), "--junit");
+  if (!request.markdown.empty()) {
+    write_output_file(request.markdown, gate_markdown(result), "--markdown");
+  }
+}
+
+// What cannot be judged is in the reports too: an older, green one must not stay in their place.
+GateResult judged(const GateRequest& request) {
+  try {
+    return judge(request);
+  } catch (const Error& error) {
+    GateResult result;
+    result.verdict = Verdict::kNothingMeasured;
+    result.exit_code = error.exit_code();
+    result.headline = error.what();
+    write_reports(request, result);
+    throw;
+  }
+}
+
 int gate_command(const GateRequest& request) {
-  const GateResult result = judge(request);
+  const GateResult result = judged(request);
   if (request.json) {
     fmt::print("{}", json_text(gate_json(result)));
   } else {
     fmt::print("{}", gate_text(result));
   }
-  if (!request.annotations.empty()) fmt::print("{}", gate_annotations(result, request.annotations));
-  std::fflush(stdout);
-  if (!request.junit.empty()) write_output_file(request.junit, gate_junit(result), "--junit");
-  if (!request.markdown.empty()) {
-    write_output_file(request.markdown, gate_markdown(result), "--markdown");
+  if (!request.annotations.empty()) {
+    // With --json stdout holds the document and nothing else.
+    fmt::print(request.json ? stderr : stdout, "{}", gate_annotations(result, request.annotations));
   }
+  if (std::fflush(stdout) != 0) throw RunError("stdout: the result cannot be written");
+  write_reports(request, result);
   return result.exit_code;
 }
 
@@ -116,6 +137,9 @@ void add_gate_commands(CLI::App& app, int& exit_code) {
   gate->add_flag("--init", request->init, "Print thresholds with this run's noise instead");
   gate->add_option("-o", request->output, "File for --init");
   gate->callback([request, &exit_code] {
+    if (!request->init && !request->output.empty()) {
+      throw ConfigError("gate: -o goes with --init; --junit and --markdown name other files");
+    }
     exit_code = request->init ? init_command(*request) : gate_command(*request);
   });
 

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <ctime>
 #include <filesystem>
+#include <map>
 #include <memory>
 
 #include "harness/contract/error.h"
@@ -98,20 +99,45 @@ Json change_json(const HistoryChange& change) {
           {"worse", change.worse}};
 }
 
+// Of each scenario the series that its newest entry is in: other machines, drivers and keys are over.
+std::vector<HistorySeries> current_series(const History& history) {
+  std::map<std::int64_t, std::size_t> place;  // of an entry, in time order
+  for (const HistoryEntry& entry : history.entries()) place.emplace(entry.id, place.size());
+  struct Newest {
+    std::size_t place = 0;
+    std::string setup;
+  };
+  std::map<std::string, Newest> newest;
+  const auto scenario_of = [](const HistorySeries& s) {
+    return fmt::format("{}/{}/{}", s.scenario, s.backend, s.world_size);
+  };
+  std::vector<HistorySeries> all = history.series();
+  for (const HistorySeries& series : all) {
+    Newest& kept = newest[scenario_of(series)];
+    const std::size_t last = place.at(series.entries.back());
+    if (kept.setup.empty() || last > kept.place) kept = {last, series.setup};
+  }
+  std::erase_if(all, [&](const HistorySeries& series) {
+    return series.setup != newest.at(scenario_of(series)).setup;
+  });
+  return all;
+}
+
 int check_history(const HistoryRequest& request) {
   const History history(request.file, false);
-  std::size_t longest = 0;
+  std::size_t shortest = SIZE_MAX;
   std::vector<HistorySeries> host, cuda;
-  for (const HistorySeries& series : history.series()) {
-    longest = std::max(longest, series.values.size());
+  for (const HistorySeries& series : current_series(history)) {
     const Thresholds thresholds = default_thresholds(gate_metrics(), series.backend);
-    if (is_checked(series, thresholds)) (series.backend == "host" ? host : cuda).push_back(series);
+    if (!is_checked(series, thresholds)) continue;
+    shortest = std::min(shortest, series.values.size());
+    (series.backend == "host" ? host : cuda).push_back(series);
   }
-  const auto floor = [](const char* backend) {
-    return default_thresholds(gate_metrics(), backend).rules.front().absolute_floor_ns;
-  };
-  std::vector<HistoryChange> changes = history_changes(host, request.relative_limit, floor("host"));
-  for (HistoryChange& change : history_changes(cuda, request.relative_limit, floor("cuda"))) {
+  if (shortest == SIZE_MAX) shortest = 0;
+  std::vector<HistoryChange> changes =
+      history_changes(host, request.relative_limit, default_floor_ns("host"));
+  for (HistoryChange& change :
+       history_changes(cuda, request.relative_limit, default_floor_ns("cuda"))) {
     changes.push_back(std::move(change));
   }
   bool alarm = false;
@@ -128,12 +154,12 @@ int check_history(const HistoryRequest& request) {
                change.series.world_size, change.change.before / 1000, change.change.after / 1000,
                change.series.entries[change.change.index], change.change.p_value);
   }
-  const bool short_history = longest < kMinChangeSeries;
+  const bool short_history = shortest < kMinChangeSeries && !alarm;
   const std::string verdict =
-      short_history
-          ? fmt::format("{} entries; changes are looked for from {} on", longest, kMinChangeSeries)
-      : alarm ? "a required metric got worse and has stayed so"
-              : "no required metric got worse";
+      short_history ? fmt::format("a metric has {} entries; changes are looked for from {} on",
+                                  shortest, kMinChangeSeries)
+      : alarm       ? "a required metric got worse and has stayed so"
+                    : "no required metric got worse";
   const int exit_code = short_history ? kExitInconclusive : alarm ? kExitRegressed : kExitPass;
   if (request.json) {
     fmt::print("{}", json_text({{"schema", kHistorySchema},

@@ -121,7 +121,7 @@ void add_selftest_command(CLI::App& app, int& exit_code) {
   selftest->add_option("--out", flags->run.out, "Run directory to keep (default: a temporary one)");
   selftest->add_flag("--overwrite", flags->run.overwrite, "Replace the run that --out holds");
   selftest->add_option("--delays", flags->delays, "Delays of each rank in a case; a p95 needs 200")
-      ->check(CLI::Range(20, 4000))
+      ->check(CLI::Range(40, 4000))
       ->capture_default_str();
   selftest
       ->add_option("--record", flags->record, "Judge an earlier selftest's run directory instead")

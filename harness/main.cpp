@@ -2,9 +2,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <iostream>
 #include <sstream>
 #include <string>
@@ -15,6 +12,7 @@
 #include "harness/list_ops.h"
 #include "harness/messages.h"
 #include "harness/noise.h"
+#include "harness/output_file.h"
 #include "harness/rank.h"
 #include "harness/subcommands.h"
 #include "reports/html_sections.h"
@@ -35,25 +33,9 @@ int report_command(const std::vector<std::filesystem::path>& runs, const std::st
     std::cout.flush();
     return exit_code;
   }
-  const std::string name = output.filename().string();
-  if (name == "run.json" || (name.starts_with("rank") && name.ends_with(".npy"))) {
-    throw ConfigError(
-        fmt::format("-o {}: is a file of a run directory; name another", output.string()));
-  }
   std::ostringstream text;
   const int exit_code = report(runs, format, text, options);
-  // Written beside and renamed: an earlier report is replaced whole or not at all.
-  const std::filesystem::path draft = output.string() + ".tmp";
-  std::ofstream file(draft, std::ios::binary);
-  file << text.str();
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(draft, output, error);
-  if (!file || error) {
-    const std::string why = error ? error.message() : std::strerror(errno);
-    std::filesystem::remove(draft, error);
-    throw ConfigError(fmt::format("-o {}: cannot be written: {}", output.string(), why));
-  }
+  write_output_file(output, text.str(), "-o");
   if (beside) std::cout << output.string() << std::endl;
   return exit_code;
 }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -118,13 +119,18 @@ int noise_main(int control_fd) {
     const std::uint32_t count = noise.threads.load(std::memory_order_relaxed);
     std::vector<std::jthread> threads;
     for (std::uint32_t i = 0; i < count; ++i) {
-      threads.emplace_back([&noise, kind, count] {
-        noise.running.fetch_add(1, std::memory_order_release);
-        futex_wake_all(noise.running);
-        kind == kMemoryBandwidth ? move_memory(noise, count) : keep_busy(noise);
-        noise.running.fetch_sub(1, std::memory_order_release);
-        futex_wake_all(noise.running);
-      });
+      try {
+        threads.emplace_back([&noise, kind, count] {
+          noise.running.fetch_add(1, std::memory_order_release);
+          futex_wake_all(noise.running);
+          kind == kMemoryBandwidth ? move_memory(noise, count) : keep_busy(noise);
+          noise.running.fetch_sub(1, std::memory_order_release);
+          futex_wake_all(noise.running);
+        });
+      } catch (const std::system_error&) {  // those that run are joined: they must see an end
+        noise.request.store(kRest, std::memory_order_release);
+        return kExitRunFailed;
+      }
     }
   }
 }

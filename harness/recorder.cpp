@@ -42,6 +42,10 @@ bool is_run_file(const std::string& name) {
 void check_run_directory(const fs::path& directory, bool overwrite) {
   std::error_code error;
   const fs::file_status status = fs::status(directory, error);
+  if (status.type() == fs::file_type::none) {  // not "there is none", which is no error here
+    throw ConfigError(
+        fmt::format("--out {}: cannot be looked at: {}", directory.string(), error.message()));
+  }
   if (!fs::exists(status)) return;
   if (!fs::is_directory(status)) {
     throw ConfigError(fmt::format("--out {}: exists and is no directory", directory.string()));

@@ -7,11 +7,17 @@
 #include <sstream>
 
 #include "harness/contract/error.h"
+#include "harness/contract/scenario.h"
 
 namespace tpjitter {
 namespace {
 
 constexpr std::uintmax_t kMaxFileBytes = 64u << 20;
+
+bool is_int64(const Json& value) {
+  return value.is_number_integer() &&
+         !(value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX);
+}
 
 template <class T>
 Json optional_json(const std::optional<T>& value) {
@@ -44,7 +50,7 @@ class Reader {
   }
   std::int64_t integer(const char* key) const {
     const Json& value = at(key);
-    if (!value.is_number_integer()) throw wrong(key, "an integer");
+    if (!is_int64(value)) throw wrong(key, "a 64-bit integer");
     return value.get<std::int64_t>();
   }
   std::uint64_t count(const char* key) const {
@@ -105,7 +111,7 @@ Distribution read_distribution(const Reader& in) {
 std::vector<std::int64_t> read_integers(const Reader& in, const char* key) {
   std::vector<std::int64_t> values;
   for (const Json& value : in.array(key)) {
-    if (!value.is_number_integer()) throw in.wrong(key, "a list of integers");
+    if (!is_int64(value)) throw in.wrong(key, "a list of 64-bit integers");
     values.push_back(value.get<std::int64_t>());
   }
   return values;
@@ -198,12 +204,20 @@ LaunchSet launch_set_from_json(const Json& document, const std::string& file) {
   LaunchSet set;
   set.scenario = in.text("scenario");
   set.backend = in.text("backend");
-  set.world_size = static_cast<int>(in.integer("world_size"));
+  const std::int64_t world_size = in.integer("world_size");
+  if (world_size < 1 || world_size > kMaxWorldSize) throw in.wrong("world_size", "a world size");
+  set.world_size = static_cast<int>(world_size);
   set.git_revision = in.text("git_revision");
   set.rows = in.count("rows");
   set.environment = in.object("environment");
   set.versions = in.object("versions");
-  for (const auto& [name, values] : in.object("cases").items()) set.case_values[name] = values;
+  for (const auto& [name, values] : in.object("cases").items()) {
+    try {  // as read_launches does: a key that an older file does not have gets its default
+      set.case_values[name] = case_to_json(case_from_json(values));
+    } catch (const std::exception& problem) {
+      throw in.fail(fmt::format("case {}: {}", name, problem.what()));
+    }
+  }
   const Json& launches = in.array("launches");
   for (std::size_t i = 0; i < launches.size(); ++i) {
     set.launches.push_back(

@@ -18,6 +18,14 @@ constexpr const char* kFirstMetrics[] = {"dispatch_ns",    "graph_launch_ns",
 
 void check_sides(const LaunchSet* baseline, const LaunchSet& contender, const GateOptions& options,
                  GateResult* result) {
+  for (const std::string& key : options.allow) {
+    if (may_be_allowed(key)) continue;
+    throw ConfigError(
+        fmt::format("--allow {}: no such key; allowed: a scenario key such as "
+                    "step.op_overhead_ns, environment.cpu_model, versions.nccl, "
+                    "scenario, backend, world_size, cases",
+                    key));
+  }
   if (baseline == nullptr) return;
   result->incomparable = differences(*baseline, contender, options.allow, &result->allowed);
   const bool cases_may_differ =
@@ -136,6 +144,12 @@ void conclude(const std::vector<std::string>& incomplete, GateResult* result) {
                   fmt::format("inconclusive: {}{}", first_of(*result, Verdict::kInconclusive),
                               n > 1 ? fmt::format(" (and {} more)", n - 1) : ""));
   }
+  const auto waived = std::count_if(result->rows.begin(), result->rows.end(),
+                                    [](const GateRow& row) { return row.waived.has_value(); });
+  if (waived > 0) {
+    return finish(result, Verdict::kPass, kExitPass,
+                  fmt::format("pass, but {} regressed and waived", waived));
+  }
   const std::size_t better = count(*result, Verdict::kImproved);
   finish(result, better > 0 ? Verdict::kImproved : Verdict::kPass, kExitPass,
          better > 0 ? fmt::format("pass; improved: {}", first_of(*result, Verdict::kImproved))
@@ -191,6 +205,9 @@ std::string thresholds_with_noise(const LaunchSet& set) {
                     n, 2 * kMinLaunches, 4 * kMinLaunches));
   }
   Thresholds thresholds = default_thresholds(gate_metrics(), set.backend);
+  // A rule for what the run never has would make its own gate fail.
+  std::erase_if(thresholds.rules,
+                [&](const ThresholdRule& rule) { return !has_values(set, rule.metric); });
   for (ThresholdRule& rule : thresholds.rules) {
     for (const auto& [name, values] : set.case_values) {
       rule.noise_ns = std::max(rule.noise_ns, half_noise(set, name, rule.metric, rule.statistic));

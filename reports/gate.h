@@ -32,6 +32,7 @@ struct GateRow {
   std::optional<double> change;      // contender - baseline
   std::optional<double> low, high;   // interval of the change; of the value for budget and ratio
   std::optional<double> limit;       // what the change must exceed; of the value for budget, ratio
+  double drift = 0;                  // ns, proven, that could explain a change beyond the limit
   std::string limit_source;          // "relative_limit", "absolute_floor_ns", "noise_ns", ...
   std::optional<double> detectable;  // smallest effect these launches would show
   std::optional<int> launches_needed;         // a side, for the limit

@@ -12,10 +12,6 @@ namespace tpjitter {
 namespace {
 
 constexpr double kTrendAlpha = 0.01;
-// A control that differs by more than this between the two ends of a launch did not stay the same.
-constexpr double kControlRelative = 0.5;
-constexpr double kControlFloorNs = 2'000, kControlFloorHostNs = 20'000;
-
 std::size_t metric_index(const std::string& key) {
   for (std::size_t m = 0; m < kNumMetrics; ++m) {
     if (metrics()[m].key == key) return m;
@@ -26,7 +22,7 @@ std::size_t metric_index(const std::string& key) {
 struct Series {
   std::vector<double> values;
   std::vector<double> times_s;  // as long as values, or empty
-  std::size_t launches = 0;     // launches that have the case at all
+  std::size_t launches = 0;     // of the side, with or without a value
   std::uint64_t samples = 0;    // largest n of a launch
 };
 
@@ -34,10 +30,10 @@ Series series_of(const LaunchSet& set, const std::string& case_name, std::size_t
                  const std::string& statistic) {
   Series series;
   bool timed = true;
+  series.launches = set.launches.size();
   for (const LaunchResult& launch : set.launches) {
     const auto found = launch.cases.find(case_name);
     if (found == launch.cases.end()) continue;
-    ++series.launches;
     const Distribution& values = found->second.metrics[metric];
     series.samples = std::max(series.samples, values.n);
     const std::optional<double> value = statistic_of(values, statistic);
@@ -69,28 +65,29 @@ std::string too_few(std::size_t base, std::size_t contender) {
                      kMinLaunches);
 }
 
-// Drift of a series over `seconds`, ns; 0 unless a trend is proven.
+// Drift of a series over `seconds`, ns; 0 unless a trend is proven. Not past the time that the
+// series itself spans: nobody knows how it went on.
 double drift_over(const Series& series, double seconds) {
   if (series.times_s.empty() || trend_p_value(in_time_order(series)) >= kTrendAlpha) return 0;
-  return std::abs(theil_sen_slope(series.times_s, series.values)) * seconds;
+  const auto [first, last] = std::minmax_element(series.times_s.begin(), series.times_s.end());
+  return std::abs(theil_sen_slope(series.times_s, series.values)) *
+         std::min(seconds, *last - *first);
 }
 
-void set_limit(const ThresholdRule& rule, double base, double drift, GateRow* row) {
+void set_limit(const ThresholdRule& rule, double base, double floor_ns, double drift,
+               GateRow* row) {
   const double relative = rule.relative_limit * std::abs(base);
   row->limit = relative;
   row->limit_source = "relative_limit";
-  if (rule.absolute_floor_ns > *row->limit) {
-    row->limit = rule.absolute_floor_ns;
+  if (floor_ns > *row->limit) {
+    row->limit = floor_ns;
     row->limit_source = "absolute_floor_ns";
   }
   if (rule.noise_ns > *row->limit) {
     row->limit = rule.noise_ns;
     row->limit_source = "noise_ns";
   }
-  if (drift > 0) {
-    *row->limit += drift;
-    row->limit_source += " and drift";
-  }
+  row->drift = drift;
 }
 
 // What speaks against a verdict from these two series, or empty.
@@ -125,20 +122,30 @@ GateRow new_row(const ThresholdRule& rule, const std::string& case_name, CheckKi
   return row;
 }
 
+// Launches without the value are never left out: the others would then speak for all.
+bool is_whole(const Series& series) {
+  return !series.values.empty() && series.values.size() == series.launches;
+}
+
 void nothing_measured(const Series& series, const ThresholdRule& rule, GateRow* row) {
   row->verdict = Verdict::kNothingMeasured;
+  if (!series.values.empty()) {
+    row->reason = fmt::format("{} of {} launches have no value",
+                              series.launches - series.values.size(), series.launches);
+    return;
+  }
   row->reason = series.samples == 0 ? "no launch has a value"
                                     : fmt::format("{} needs more values than the {} of a launch",
                                                   rule.statistic, series.samples);
 }
 
 GateRow change_row(const ThresholdRule& rule, const std::string& case_name, const Series& base,
-                   const Series& contender, const Order& order) {
+                   const Series& contender, double floor_ns, const Order& order) {
   GateRow row = new_row(rule, case_name, CheckKind::kChange);
   row.baseline_launches = base.values.size();
   row.contender_launches = contender.values.size();
-  if (base.values.empty() || contender.values.empty()) {
-    nothing_measured(base.values.empty() ? base : contender, rule, &row);
+  if (!is_whole(base) || !is_whole(contender)) {
+    nothing_measured(is_whole(base) ? contender : base, rule, &row);
     return row;
   }
   row.baseline = mean_and_variance(base.values).mean;
@@ -148,19 +155,26 @@ GateRow change_row(const ThresholdRule& rule, const std::string& case_name, cons
                            ? std::max(drift_over(base, order.midpoint_distance_s),
                                       drift_over(contender, order.midpoint_distance_s))
                            : 0;
-  set_limit(rule, *row.baseline, drift, &row);
+  set_limit(rule, *row.baseline, floor_ns, drift, &row);
   const auto result = welch(base.values, contender.values);
   if (result) {
     row.low = result->low;
     row.high = result->high;
     row.detectable = detectable_effect(*result);
-    row.launches_needed = launches_needed(base.values, contender.values, *row.limit);
+    // To tell the change seen from the limit.
+    const double worse = rule.lower_is_better ? *row.change : -*row.change;
+    row.launches_needed =
+        launches_needed(base.values, contender.values, std::abs(*row.limit - worse));
   }
   if (std::min(base.values.size(), contender.values.size()) < kMinLaunches) {
     row.reason = too_few(base.values.size(), contender.values.size());
     if (row.launches_needed) {
       row.reason += fmt::format("; by the spread seen, {} would do", *row.launches_needed);
     }
+    return row;
+  }
+  if (!result) {
+    row.reason = "the values are too large to compare";
     return row;
   }
   row.reason = doubt(base, contender, *row.change, *row.limit);
@@ -219,41 +233,15 @@ void add_ratio_row(const ThresholdRule& rule, const LaunchSet& set, const std::s
     const auto b = statistic_of(theirs->second.metrics[metric], rule.statistic);
     if (a && b && *b > 0) ratios.push_back(*a / *b);
   }
-  if (ratios.empty()) {
+  if (ratios.empty() || ratios.size() < set.launches.size()) {
     row.verdict = Verdict::kNothingMeasured;
-    row.reason = other ? "no launch has both values"
+    row.reason = other ? fmt::format("{} of {} launches have no two values above 0",
+                                     set.launches.size() - ratios.size(), set.launches.size())
                        : fmt::format("the run has no such case on path {}", *rule.ratio_to_path);
   } else {
     decide_value(ratios, rule.lower_is_better, &row);
   }
   rows->push_back(row);
-}
-
-void add_control(const char* name, const LaunchSet& set, bool is_base,
-                 std::optional<double> LaunchControl::*before,
-                 std::optional<double> LaunchControl::*after, std::vector<double>* values,
-                 GateControl* control) {
-  control->name = name;
-  const double floor = set.backend == "host" ? kControlFloorHostNs : kControlFloorNs;
-  const char* side = is_base ? "baseline" : "contender";
-  std::size_t moved = 0;
-  for (const LaunchResult& launch : set.launches) {
-    const auto first = launch.control.*before, last = launch.control.*after;
-    if (!first || !last) {
-      control->stable = false;
-      control->reason =
-          fmt::format("{} launch {} of {} has none", side, launch.launch, launch.source);
-      return;
-    }
-    values->push_back((*first + *last) / 2);
-    if (std::abs(*last - *first) > std::max(kControlRelative * *first, floor)) ++moved;
-  }
-  (is_base ? control->baseline : control->contender) = mean_and_variance(*values).mean;
-  if (3 * moved > set.launches.size()) {
-    control->stable = false;
-    control->reason = fmt::format("in {} of {} {} launches it changed from begin to end", moved,
-                                  set.launches.size(), side);
-  }
 }
 
 }  // namespace
@@ -274,14 +262,17 @@ Order order_of_sides(const LaunchSet* baseline, const LaunchSet& contender,
   order.known = true;
   const auto [base_first, base_last] = std::minmax_element(base.begin(), base.end());
   const auto [other_first, other_last] = std::minmax_element(other.begin(), other.end());
-  order.interleaved = *base_first < *other_last && *other_first < *base_last;
   order.midpoint_distance_s =
       std::abs(mean_and_variance(other).mean - mean_and_variance(base).mean);
+  // An overlap of the two ends is no turn-taking.
+  const double span = std::max(*base_last, *other_last) - std::min(*base_first, *other_first);
+  order.interleaved = *base_first < *other_last && *other_first < *base_last &&
+                      order.midpoint_distance_s <= span / 4;
   if (!order.interleaved) {
-    notes->push_back(fmt::format(
-        "launches of the two sides do not interleave in time ({:.0f} s apart): limits are widened "
-        "by a drift that the launches show; better run them in turn",
-        order.midpoint_distance_s));
+    notes->push_back(
+        fmt::format("launches of the two sides do not interleave in time ({:.0f} s apart): what "
+                    "changed meanwhile is in the change; better run them in turn",
+                    order.midpoint_distance_s));
   }
   return order;
 }
@@ -294,6 +285,16 @@ double half_noise(const LaunchSet& set, const std::string& case_name, const std:
   const boost::math::students_t t(static_cast<double>(m.n - 1));
   // The difference of the means of two halves has variance 4 s^2 / n.
   return std::ceil(quantile(t, 0.995) * 2 * std::sqrt(m.variance / static_cast<double>(m.n)));
+}
+
+bool has_values(const LaunchSet& set, const std::string& metric) {
+  const std::size_t m = metric_index(metric);
+  for (const LaunchResult& launch : set.launches) {
+    for (const auto& [name, values] : launch.cases) {
+      if (values.metrics[m].n > 0) return true;
+    }
+  }
+  return false;
 }
 
 void add_rows(const ThresholdRule& rule, const LaunchSet* baseline, const LaunchSet& contender,
@@ -311,15 +312,17 @@ void add_rows(const ThresholdRule& rule, const LaunchSet* baseline, const Launch
     const Series series = series_of(contender, name, metric, rule.statistic);
     if (baseline != nullptr && !absolute && baseline->case_values.count(name) > 0) {
       const Series base = series_of(*baseline, name, metric, rule.statistic);
+      rows->push_back(
+          change_row(rule, name, base, series,
+                     rule.absolute_floor_ns.value_or(default_floor_ns(contender.backend)), order));
       // What this kind of run never has (a skew with one rank) is no failure of a built-in rule.
-      if (built_in && base.samples == 0 && series.samples == 0 && series.launches > 0) continue;
-      rows->push_back(change_row(rule, name, base, series, order));
+      if (built_in && base.samples == 0 && series.samples == 0) rows->back().required = false;
     }
     if (rule.max_ns) {
       GateRow row = new_row(rule, name, CheckKind::kBudget);
       row.limit = *rule.max_ns;
       row.limit_source = "max_ns";
-      if (series.values.empty()) {
+      if (!is_whole(series)) {
         nothing_measured(series, rule, &row);
       } else {
         decide_value(series.values, rule.lower_is_better, &row);
@@ -339,15 +342,23 @@ GateRow compare_values(const ThresholdRule& rule, const std::string& case_name,
     series.values = std::move(values);
     return series;
   };
-  return change_row(rule, case_name, series_from(std::move(baseline)),
-                    series_from(std::move(contender)), Order{});
+  GateRow row =
+      change_row(rule, case_name, series_from(std::move(baseline)),
+                 series_from(std::move(contender)), rule.absolute_floor_ns.value_or(0), Order{});
+  row.statistic = "mean";
+  return row;
 }
 
 void decide_change(GateRow* row) {
   const double worse = row->lower_is_better ? *row->change : -*row->change;
   const double worst = row->lower_is_better ? *row->high : -*row->low;
   const double best = row->lower_is_better ? *row->low : -*row->high;
-  if (worse > *row->limit && *row->p_adjusted < kGateAlpha) {
+  if (worse > *row->limit && worse <= *row->limit + row->drift) {
+    row->verdict = Verdict::kInconclusive;
+    row->reason = fmt::format(
+        "{:+.1f} us is beyond the limit of {:.1f} us, but the launches drift by {:.1f} us",
+        shown_us(*row->change), shown_us(*row->limit), shown_us(row->drift));
+  } else if (worse > *row->limit && *row->p_adjusted < kGateAlpha) {
     row->verdict = Verdict::kRegressed;
     row->reason = fmt::format("{:+.1f} us is beyond the limit of {:.1f} us ({})",
                               shown_us(*row->change), shown_us(*row->limit), row->limit_source);
@@ -366,42 +377,6 @@ void decide_change(GateRow* row) {
                        ? fmt::format("{} launches a side would do", *row->launches_needed)
                        : "no number of launches up to 1000 would do";
   }
-}
-
-std::vector<GateControl> check_controls(const LaunchSet* baseline, const LaunchSet& contender) {
-  std::vector<GateControl> controls;
-  const auto add = [&](const char* name, std::optional<double> LaunchControl::*before,
-                       std::optional<double> LaunchControl::*after) {
-    GateControl control;
-    std::vector<double> base, other;
-    if (baseline != nullptr) add_control(name, *baseline, true, before, after, &base, &control);
-    if (control.stable) add_control(name, contender, false, before, after, &other, &control);
-    if (control.stable && baseline != nullptr) {
-      const auto result = welch(base, other);
-      if (result && *control.baseline > 0 &&
-          std::min(result->p_greater, result->p_less) < kGateAlpha / 2) {
-        control.shift = std::abs(result->effect) / *control.baseline;
-      }
-    }
-    controls.push_back(control);
-  };
-  add("empty_graph_launch_ns", &LaunchControl::empty_graph_launch_before,
-      &LaunchControl::empty_graph_launch_after);
-  if (contender.world_size > 1) {
-    add("zero_skew_all_reduce_ns", &LaunchControl::zero_skew_before,
-        &LaunchControl::zero_skew_after);
-  }
-  return controls;
-}
-
-void doubt_for_control(const GateControl& control, GateRow* row) {
-  if (!control.shift || row->kind != CheckKind::kChange || !row->p_value) return;
-  const double moved = *control.shift * std::abs(*row->baseline);
-  if (std::abs(*row->change) <= *row->limit || std::abs(*row->change) > moved) return;
-  row->p_value.reset();
-  row->verdict = Verdict::kInconclusive;
-  row->reason = fmt::format("{} moved by {:.0f} % itself, which is more than this change",
-                            control.name, *control.shift * 100);
 }
 
 }  // namespace tpjitter

@@ -24,6 +24,9 @@ Order order_of_sides(const LaunchSet* baseline, const LaunchSet& contender,
 double half_noise(const LaunchSet& set, const std::string& case_name, const std::string& metric,
                   const std::string& statistic);
 
+// Has any case and launch a value of the metric?
+bool has_values(const LaunchSet& set, const std::string& metric);
+
 // Rows of one rule: for each matching case a change (with a baseline), a budget and a ratio, as the
 // rule says. Changes are left undecided (p_value set) where they can be decided.
 void add_rows(const ThresholdRule& rule, const LaunchSet* baseline, const LaunchSet& contender,

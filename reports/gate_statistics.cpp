@@ -72,6 +72,7 @@ std::optional<WelchResult> welch(std::span<const double> base, std::span<const d
   WelchResult result;
   result.effect = b.mean - a.mean;
   result.standard_error = std::sqrt(va + vb);
+  if (!std::isfinite(result.effect) || !std::isfinite(result.standard_error)) return std::nullopt;
   if (result.standard_error == 0) {
     result.degrees_of_freedom = static_cast<double>(a.n + b.n - 2);
     result.low = result.high = result.effect;
@@ -79,9 +80,9 @@ std::optional<WelchResult> welch(std::span<const double> base, std::span<const d
     result.p_less = result.effect < 0 ? 0 : 1;
     return result;
   }
-  result.degrees_of_freedom =
-      (va + vb) * (va + vb) /
-      (va * va / static_cast<double>(a.n - 1) + vb * vb / static_cast<double>(b.n - 1));
+  const double share = va / (va + vb);  // squares of the variances themselves may overflow
+  result.degrees_of_freedom = 1 / (share * share / static_cast<double>(a.n - 1) +
+                                   (1 - share) * (1 - share) / static_cast<double>(b.n - 1));
   const students_t t(result.degrees_of_freedom);
   const double statistic = result.effect / result.standard_error;
   result.p_greater = cdf(complement(t, statistic));

@@ -31,7 +31,7 @@ struct WelchResult {
   double degrees_of_freedom = 0;
   double standard_error = 0;
 };
-// nullopt: fewer than two values on a side. Equal values on both sides give a standard error of 0,
+// nullopt: fewer than two values on a side, or values too large to square. Equal values on both sides give a standard error of 0,
 // and p 0 or 1 by the sign of the effect (1 for none).
 std::optional<WelchResult> welch(std::span<const double> base, std::span<const double> contender);
 

@@ -14,7 +14,7 @@ namespace tpjitter {
 namespace {
 
 constexpr const char* kMetrics[] = {"real_time", "cpu_time"};
-constexpr const char* kContextKeys[] = {"num_cpus", "library_build_type"};
+constexpr const char* kContextKeys[] = {"num_cpus", "library_build_type", "cpu_scaling_enabled"};
 
 std::string read_text(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
@@ -56,13 +56,22 @@ void read_entry(const Json& entry, const std::string& where, Repetitions* values
   const std::string run_type = entry.contains("run_type") ? text_of(entry, "run_type", where) : "";
   if (run_type == "aggregate") return;  // of the repetitions that are read themselves
   const std::string name = text_of(entry, entry.contains("run_name") ? "run_name" : "name", where);
-  if (entry.value("error_occurred", false)) {
-    side->errors[name] = entry.value("error_message", std::string("it failed"));
+  const auto is_set = [&](const char* key) {
+    return entry.contains(key) && entry[key] != Json(false);
+  };
+  if (is_set("error_occurred") || is_set("skipped")) {
+    const bool told = entry.contains("error_message") && entry["error_message"].is_string();
+    side->errors[name] = told ? entry["error_message"].get<std::string>() : "it failed";
     return;
   }
   const double unit = unit_ns(text_of(entry, "time_unit", where), where);
   for (const char* metric : kMetrics) {
-    (*values)[name][metric].push_back(number_of(entry, metric, where) * unit);
+    const double ns = number_of(entry, metric, where) * unit;
+    if (!(ns > 0)) {
+      side->errors[name] = fmt::format("{} is {}", metric, ns);
+      return;
+    }
+    (*values)[name][metric].push_back(ns);
   }
 }
 
@@ -161,11 +170,16 @@ GateResult evaluate_benchmarks(const BenchmarkSide& baseline, const BenchmarkSid
         std::find(options.allow.begin(), options.allow.end(), key) != options.allow.end();
     (may ? result.allowed : result.incomparable).push_back(line);
   };
-  for (const auto& [key, value] : baseline.context) {
-    const auto other = contender.context.find(key);
-    if (other == contender.context.end() || other->second == value) continue;
+  for (const std::string key : kContextKeys) {
+    const auto a = baseline.context.find(key), b = contender.context.find(key);
+    const Json ours = a == baseline.context.end() ? Json() : a->second;
+    const Json theirs = b == contender.context.end() ? Json() : b->second;
+    if (ours == theirs) continue;
     differs("context." + key,
-            fmt::format("context.{}: {} against {}", key, value.dump(), other->second.dump()));
+            fmt::format("context.{}: {} against {}", key, ours.dump(), theirs.dump()));
+  }
+  for (const auto& [name, error] : baseline.errors) {
+    differs("cases", fmt::format("benchmark {} failed in the baseline: {}", name, error));
   }
   const auto only_in = [&](const BenchmarkSide& a, const BenchmarkSide& b, const char* side) {
     for (const auto& [name, values] : a.values) {
@@ -176,9 +190,16 @@ GateResult evaluate_benchmarks(const BenchmarkSide& baseline, const BenchmarkSid
   only_in(baseline, contender, "baseline");
   only_in(contender, baseline, "contender");
   for (const ThresholdRule& rule : options.thresholds.rules) {
+    if (rule.max_ns || rule.ratio_to_path) {
+      throw ConfigError(rule.place + ": max_ns and ratio_to_path are not for benchmark files");
+    }
+    const std::size_t before = result.rows.size();
     for (const auto& [name, by_metric] : contender.values) {
       const auto base = baseline.values.find(name);
-      if (base == baseline.values.end() || !glob_matches(rule.cases, name)) continue;
+      if (base == baseline.values.end() || contender.errors.count(name) > 0 ||
+          !glob_matches(rule.cases, name)) {
+        continue;
+      }
       result.rows.push_back(
           compare_values(rule, name, base->second.at(rule.metric), by_metric.at(rule.metric)));
     }
@@ -186,6 +207,10 @@ GateResult evaluate_benchmarks(const BenchmarkSide& baseline, const BenchmarkSid
       if (!glob_matches(rule.cases, name)) continue;
       result.rows.push_back(compare_values(rule, name, {}, {}));
       result.rows.back().reason = "the benchmark failed: " + error;
+    }
+    if (result.rows.size() == before && result.incomparable.empty()) {
+      throw ConfigError(
+          fmt::format("{}: \"{}\" matches no benchmark of the contender", rule.place, rule.cases));
     }
   }
   finish_gate(options, {}, &result);

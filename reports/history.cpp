@@ -4,10 +4,10 @@
 #include <sqlite3.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
-#include <tuple>
 
 #include "harness/contract/error.h"
 #include "reports/gate_statistics.h"
@@ -27,6 +27,7 @@ CREATE TABLE entries (
   fingerprint TEXT NOT NULL UNIQUE,
   began_ns INTEGER,
   scenario TEXT NOT NULL, backend TEXT NOT NULL, world_size INTEGER NOT NULL,
+  setup TEXT NOT NULL,
   git_revision TEXT NOT NULL, source TEXT NOT NULL, launches INTEGER NOT NULL);
 CREATE TABLE metric_values (
   entry INTEGER NOT NULL REFERENCES entries(id),
@@ -116,6 +117,15 @@ std::optional<std::int64_t> first_begin(const LaunchSet& set) {
   return began;
 }
 
+// FNV-1a of what must agree before runs are compared: machine, driver, every scenario key.
+std::string setup_of(const LaunchSet& set) {
+  std::string text = set.environment.dump() + set.versions.dump();
+  for (const auto& [name, values] : set.case_values) text += name + values.dump();
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  return fmt::format("{:016x}", hash);
+}
+
 // Two additions of one run are the same; two runs never begin in the same nanosecond.
 std::string fingerprint(const LaunchSet& set, const std::optional<std::int64_t>& began) {
   const std::string when =
@@ -195,13 +205,14 @@ std::optional<std::int64_t> History::add(const LaunchSet& set) {
     if (known.bind(key).step()) return std::nullopt;
   }
   Statement(db_,
-            "INSERT INTO entries (fingerprint, began_ns, scenario, backend, world_size, "
-            "git_revision, source, launches) VALUES (?, ?, ?, ?, ?, ?, ?, ?)")
+            "INSERT INTO entries (fingerprint, began_ns, scenario, backend, world_size, setup, "
+            "git_revision, source, launches) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")
       .bind(key)
       .bind(began)
       .bind(set.scenario)
       .bind(set.backend)
       .bind(static_cast<std::int64_t>(set.world_size))
+      .bind(setup_of(set))
       .bind(set.git_revision)
       .bind(set.launches.empty() ? std::string() : set.launches.front().source)
       .bind(static_cast<std::int64_t>(set.launches.size()))
@@ -257,15 +268,14 @@ std::vector<HistoryEntry> History::entries() const {
 std::vector<HistorySeries> History::series() const {
   Statement select(db_,
                    "SELECT e.scenario, e.backend, e.world_size, v.case_name, v.metric, "
-                   "v.statistic, e.id, v.value_ns FROM entries e JOIN metric_values v "
+                   "v.statistic, e.id, v.value_ns, e.setup FROM entries e JOIN metric_values v "
                    "ON v.entry = e.id ORDER BY e.began_ns, e.id");
-  std::map<std::tuple<std::string, std::string, int, std::string, std::string, std::string>,
-           HistorySeries>
-      by_key;
+  std::map<std::array<std::string, 7>, HistorySeries> by_key;
   while (select.step()) {
     const int world_size = static_cast<int>(select.integer(2));
-    HistorySeries& series = by_key[{select.text(0), select.text(1), world_size, select.text(3),
-                                    select.text(4), select.text(5)}];
+    HistorySeries& series = by_key[{select.text(0), select.text(1), select.text(2), select.text(3),
+                                    select.text(4), select.text(5), select.text(8)}];
+    series.setup = select.text(8);
     series.scenario = select.text(0);
     series.backend = select.text(1);
     series.world_size = world_size;
@@ -296,6 +306,7 @@ Json History::to_json() const {
     series_json.push_back({{"scenario", s.scenario},
                            {"backend", s.backend},
                            {"world_size", s.world_size},
+                           {"setup", s.setup},
                            {"case", s.case_name},
                            {"metric", s.metric},
                            {"statistic", s.statistic},
@@ -314,10 +325,12 @@ std::vector<HistoryChange> history_changes(const std::vector<HistorySeries>& all
       series.entries.erase(series.entries.begin(), series.entries.end() - kMostValues);
     }
     const std::vector<ChangePoint> points = change_points(series.values);
+    double best = points.empty() ? 0 : points.front().before;  // lowest level so far: creep counts
     for (std::size_t i = 0; i < points.size(); ++i) {
-      const double limit = std::max(relative_limit * std::abs(points[i].before), floor_ns);
+      best = std::min(best, points[i].before);
+      const double limit = std::max(relative_limit * std::abs(best), floor_ns);
       changes.push_back(
-          {series, points[i], i + 1 == points.size(), points[i].after - points[i].before > limit});
+          {series, points[i], i + 1 == points.size(), points[i].after - best > limit});
     }
   }
   return changes;

@@ -28,6 +28,7 @@ struct HistoryEntry {
 // One value a run, oldest first.
 struct HistorySeries {
   std::string scenario, backend, case_name, metric, statistic;
+  std::string setup;  // machine, driver and scenario keys, as a hash: others are other series
   int world_size = 0;
   std::vector<std::int64_t> entries;  // ids
   std::vector<double> values;         // ns
@@ -65,7 +66,7 @@ class History {
 };
 
 // Changes of every series of at least kMinChangeSeries entries; a change is worse when the level
-// after it is above the one before by more than `relative_limit` and `floor_ns`.
+// after it is above the lowest one before by more than `relative_limit` and `floor_ns`.
 std::vector<HistoryChange> history_changes(const std::vector<HistorySeries>& series,
                                            double relative_limit, double floor_ns);
 

@@ -8,6 +8,7 @@
 
 #include "harness/contract/error.h"
 #include "harness/contract/scenario.h"
+#include "harness/contract/scenario_fields.h"
 #include "reports/run_reader.h"
 
 namespace tpjitter {
@@ -131,15 +132,28 @@ void keep_largest(std::optional<double>* kept, std::vector<std::int64_t> samples
 }
 
 void add_controls(const RunInfo& info, std::map<int, LaunchResult>* launches) {
+  std::map<std::pair<int, bool>, std::set<int>> empty_ranks, skew_ranks;
   for (const RunControl& control : info.controls) {
     const auto at = launches->find(control.launch);
     if (at == launches->end()) continue;
+    const std::pair<int, bool> key{control.launch, control.when == "before"};
+    if (!control.empty_graph_launch_ns.empty()) empty_ranks[key].insert(control.rank);
+    if (!control.zero_skew_all_reduce_ns.empty()) skew_ranks[key].insert(control.rank);
     LaunchControl& kept = at->second.control;
     const bool before = control.when == "before";
     keep_largest(before ? &kept.empty_graph_launch_before : &kept.empty_graph_launch_after,
                  control.empty_graph_launch_ns);
     keep_largest(before ? &kept.zero_skew_before : &kept.zero_skew_after,
                  control.zero_skew_all_reduce_ns);
+  }
+  // A rank without a control is a missing control, whatever the others have.
+  const std::size_t ranks = static_cast<std::size_t>(info.world_size);
+  for (auto& [index, launch] : *launches) {
+    LaunchControl& kept = launch.control;
+    if (empty_ranks[{index, true}].size() < ranks) kept.empty_graph_launch_before.reset();
+    if (empty_ranks[{index, false}].size() < ranks) kept.empty_graph_launch_after.reset();
+    if (skew_ranks[{index, true}].size() < ranks) kept.zero_skew_before.reset();
+    if (skew_ranks[{index, false}].size() < ranks) kept.zero_skew_after.reset();
   }
 }
 
@@ -192,8 +206,19 @@ std::optional<double> statistic_of(const Distribution& values, const std::string
   return values.mean;
 }
 
-std::span<const char* const> compared_environment_keys() { return kEnvironmentKeys; }
-std::span<const char* const> compared_version_keys() { return kVersionKeys; }
+bool may_be_allowed(const std::string& key) {
+  for (const char* known : {"scenario", "backend", "world_size", "cases"}) {
+    if (key == known) return true;
+  }
+  for (const char* known : kEnvironmentKeys) {
+    if (key == std::string("environment.") + known) return true;
+  }
+  for (const char* known : kVersionKeys) {
+    if (key == std::string("versions.") + known) return true;
+  }
+  const ScenarioField* field = find_scenario_field(key);
+  return field != nullptr && field_in_case(*field);
+}
 
 LaunchSet read_launches(const std::filesystem::path& run_directory) {
   const Run run = read_run(run_directory);
@@ -245,7 +270,24 @@ void merge(LaunchSet* into, const LaunchSet& more) {
   const auto source = [](const LaunchSet& set) {
     return set.launches.empty() ? std::string("an empty run") : set.launches.front().source;
   };
-  const std::vector<std::string> different = differences(*into, more, {}, nullptr);
+  const auto same = [](const LaunchResult& a, const LaunchResult& b) {
+    return (a.source == b.source && a.launch == b.launch) ||
+           (a.began_ns && b.began_ns && *a.began_ns == *b.began_ns);
+  };
+  for (const LaunchResult& a : into->launches) {
+    for (const LaunchResult& b : more.launches) {
+      if (!same(a, b)) continue;
+      throw ConfigError(fmt::format("{} and {} hold the same launch {}: a launch counts once",
+                                    a.source, b.source, b.launch));
+    }
+  }
+  std::vector<std::string> different = differences(*into, more, {}, nullptr);
+  for (const auto& [name, values] : into->case_values) {
+    if (more.case_values.count(name) == 0) different.push_back("only one has case " + name);
+  }
+  for (const auto& [name, values] : more.case_values) {
+    if (into->case_values.count(name) == 0) different.push_back("only one has case " + name);
+  }
   if (!different.empty()) {
     throw ConfigError(fmt::format("{} and {} cannot be merged into one side: {}", source(*into),
                                   source(more), different.front()));

@@ -60,14 +60,13 @@ struct LaunchSet {
   std::uint64_t rows = 0;
 };
 
-// Keys of environment and versions that must agree before two sides are compared.
-std::span<const char* const> compared_environment_keys();
-std::span<const char* const> compared_version_keys();
+// Is `key` one that `allow` may hold: a scenario key, "environment.X", "versions.X", "cases", ...?
+bool may_be_allowed(const std::string& key);
 
 // Throws RecordError for a directory that is no run or is damaged beyond reading.
 LaunchSet read_launches(const std::filesystem::path& run_directory);
 // Adds `more`. Throws ConfigError naming both where they are not of the same scenario, backend,
-// machine and cases.
+// machine and cases, or hold the same launch.
 void merge(LaunchSet* into, const LaunchSet& more);
 
 // First difference of what must agree, as "KEY: A against B" lines; `allow` holds keys that may

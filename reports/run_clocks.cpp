@@ -162,7 +162,12 @@ void RunClocks::check_launch(int launch, int world_size) {
     const ClockPair* closing = find(launch, rank, rank + 1);
     const ClockLine* to_first = out.star[static_cast<std::size_t>(rank)];
     const ClockLine* to_second = out.star[static_cast<std::size_t>(rank) + 1];
-    if (closing == nullptr || to_first == nullptr || to_second == nullptr) continue;
+    if (to_first == nullptr || to_second == nullptr) continue;  // refused by the star
+    if (closing == nullptr) {
+      refuse(
+          fmt::format("no calibration closes the triangle of ranks 0, {} and {}", rank, rank + 1));
+      continue;
+    }
     if (!closing->line.aligned()) {
       refuse(fmt::format("rank {} against rank {}: {}", rank + 1, rank, closing->line.reason));
       continue;
@@ -172,7 +177,12 @@ void RunClocks::check_launch(int launch, int world_size) {
     closure.b = rank;
     closure.c = rank + 1;
     closures_.push_back({launch, closure});
-    if (closure.points == 0 || closure.within) continue;
+    if (closure.points == 0) {
+      refuse(fmt::format("the calibrations of ranks 0, {} and {} have no time in common", rank,
+                         rank + 1));
+      continue;
+    }
+    if (closure.within) continue;
     refuse(
         fmt::format("the clocks of ranks 0, {} and {} do not close: {:.1f} us where the bounds "
                     "allow {:.1f}",

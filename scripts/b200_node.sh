@@ -6,19 +6,21 @@
 #   scripts/b200_node.sh OUT [SCENARIO] [BASELINE]
 #   BUILD=build LAUNCHES=10 THRESHOLDS=scripts/ci/thresholds_b200.toml BACKEND=auto
 set -uo pipefail
-cd "$(dirname "$0")/.."
 if [[ $# -lt 1 || $# -gt 3 ]]; then
   echo "usage: $0 OUT [SCENARIO] [BASELINE]" >&2
   exit 2
 fi
-out="$1" scenario="${2:-scenarios/smoke.toml}" baseline="${3:-}"
+out="$(realpath -m "$1")" scenario="${2:-scenarios/smoke.toml}"
+baseline="${3:+$(realpath -m "$3")}"
+cd "$(dirname "$0")/.." || exit 2
 bin="${BUILD:-build}/bin" launches="${LAUNCHES:-10}" backend="${BACKEND:-auto}"
 if [[ ! -x $bin/tpjitter ]]; then
   echo "$0: $bin/tpjitter is missing: run scripts/quickstart.sh, or set BUILD" >&2
   exit 2
 fi
 mkdir -p "$out" || exit 3
-status=0
+rm -rf "$out/run" "$out"/gate.*  # an earlier node's verdict must not stay
+status=0 gate=0
 step() {  # file, command...: keeps the first exit code that is not 0; 77 is "skipped here"
   local file="$1" code
   shift
@@ -34,14 +36,16 @@ for bench in "$bin"/bench_*; do
   step "$(basename "$bench").json" "$bench" --benchmark_format=json ${BENCH_FLAGS:-}
 done
 step run.txt "$bin/tpjitter" run "$scenario" --backend "$backend" --launches "$launches" \
-  --out "$out/run" --overwrite --quiet
+  --out "$out/run" --quiet
 step report.md "$bin/tpjitter" report "$out/run" --format md
 step report.html.txt "$bin/tpjitter" report "$out/run" --format html -o "$out/report.html"
 if [[ -n $baseline ]]; then
-  step gate.txt "$bin/tpjitter" gate "$out/run" --baseline "$baseline" \
-    ${THRESHOLDS:+--thresholds "$THRESHOLDS"} --junit "$out/gate.xml" --markdown "$out/gate.md"
+  "$bin/tpjitter" gate "$out/run" --baseline "$baseline" \
+    ${THRESHOLDS:+--thresholds "$THRESHOLDS"} --junit "$out/gate.xml" --markdown "$out/gate.md" \
+    > "$out/gate.txt"
+  gate=$?
 else
   step baseline.txt "$bin/tpjitter" baseline make "$out/run" -o "$out/baseline.json"
   echo "no baseline given: $out/baseline.json can be the next run's" >&2
 fi
-exit "$status"
+exit "$((gate != 0 ? gate : status))"

@@ -95,6 +95,28 @@ TEST_F(GoogleBenchmarkTest, ABenchmarkThatFailedIsNeverGreen) {
   EXPECT_THAT(result.headline, HasSubstr("no GPU"));
 }
 
+TEST_F(GoogleBenchmarkTest, SkippedAndEmptyTimesAreNoImprovement) {
+  const auto base = read_benchmarks({of({10, 10.1, 9.9})});
+  const auto skipped = read_benchmarks({file(
+      R"({"context": {"num_cpus": 2}, "benchmarks": [{"name": "BM_x/8", "run_name": "BM_x/8",
+      "run_type": "iteration", "skipped": true, "real_time": 0, "cpu_time": 0,
+      "time_unit": "ns"}]})")});
+  EXPECT_EQ(gate(base, skipped).exit_code, kExitNothingMeasured);
+  EXPECT_EQ(gate(base, read_benchmarks({of({0, 0, 0})})).exit_code, kExitNothingMeasured);
+  EXPECT_EQ(gate(skipped, base).exit_code, kExitIncomparable);
+}
+
+TEST_F(GoogleBenchmarkTest, RulesThatDoNotFitAreRefused) {
+  const auto side = read_benchmarks({of({10, 10.1, 9.9})});
+  GateOptions options;
+  options.thresholds = default_benchmark_thresholds();
+  options.thresholds.rules[0].max_ns = 5;
+  EXPECT_THROW(evaluate_benchmarks(side, side, options), ConfigError);
+  options.thresholds = default_benchmark_thresholds();
+  options.thresholds.rules[0].cases = "BM_nope";
+  EXPECT_THROW(evaluate_benchmarks(side, side, options), ConfigError);
+}
+
 TEST_F(GoogleBenchmarkTest, BadFilesAreNamed) {
   const auto entry = [](const std::string& keys) {
     return "{\"context\": {}, \"benchmarks\": [{\"name\": \"a\"" + keys + "}]}";

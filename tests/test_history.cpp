@@ -76,6 +76,24 @@ TEST_F(HistoryTest, ALastingRiseIsWorseAndARecoveredOneIsNot) {
   EXPECT_FALSE(changes[1].worse);
 }
 
+TEST_F(HistoryTest, ACreepOfSmallStepsIsWorseInTheEnd) {
+  History history(file_, true);
+  for (int i = 0; i < 48; ++i) history.add(run(i, 100'000 + 8'000 * (i / 12) + 100 * (i % 3)));
+  const auto changes = history_changes(history.series(), 0.1, 2'000);
+  ASSERT_EQ(changes.size(), 3u);
+  EXPECT_FALSE(changes[0].worse);
+  EXPECT_TRUE(changes[2].worse && changes[2].latest);
+}
+
+TEST_F(HistoryTest, AnotherMachineIsAnotherSeries) {
+  History history(file_, true);
+  history.add(run(1, 100));
+  LaunchSet other = run(2, 100);
+  other.environment["cpu_model"] = "another";
+  history.add(other);
+  EXPECT_EQ(history.series().size(), 2u);
+}
+
 TEST_F(HistoryTest, ConcurrentWritersLoseNothing) {
   { History made(file_, true); }
   std::vector<std::thread> writers;

@@ -94,19 +94,19 @@ class Selftest(ProgramTest):
 
     def test_text_ends_in_a_verdict_and_a_kept_run_can_be_reported(self):
         run = self.directory / "D"
-        done = self.selftest("--delays", 20, "--out", run)
+        done = self.selftest("--delays", 40, "--out", run)
         self.assertIn(done.returncode, (0, 1), done.stderr)
         verdict = "passed" if done.returncode == 0 else "FAILED"
         self.assertRegex(done.stdout.splitlines()[-1], rf"^selftest {verdict}: \d+ of 51 rows")
         self.assertLessEqual(max(len(line) for line in done.stdout.splitlines()), 100)
         self.assertEqual(self.tpjitter("report", run).returncode, 0)
         # A second one does not replace it unasked.
-        self.assertEqual(self.selftest("--delays", 20, "--out", run).returncode, 2)
+        self.assertEqual(self.selftest("--delays", 40, "--out", run).returncode, 2)
 
     def test_leaves_nothing_behind_without_out(self):
-        self.selftest("--delays", 20, "--record", self.directory / "none")
+        self.selftest("--delays", 40, "--record", self.directory / "none")
         before = self.temporary_files()
-        done = self.tpjitter("selftest", "--backend", "host", "--delays", 20, "--quiet",
+        done = self.tpjitter("selftest", "--backend", "host", "--delays", 40, "--quiet",
                              "--deadline-scale", DEADLINE_SCALE,
                              env={"TMPDIR": str(self.directory)})
         self.assertIn(done.returncode, (0, 1), done.stderr)
@@ -122,7 +122,7 @@ class Selftest(ProgramTest):
 
     def test_an_incomplete_run_is_no_pass(self):
         run = self.directory / "D"
-        self.selftest("--delays", 20, "--out", run)
+        self.selftest("--delays", 40, "--out", run)
         info = self.run_info(run)
         info["status"] = "incomplete"
         info["status_reason"] = "rank 1 died"

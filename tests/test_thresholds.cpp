@@ -34,17 +34,19 @@ direction = "higher_is_better"
 relative_limit = 0.2
 absolute_floor_ns = 500
 noise_ns = 7.5
+required = false
+[[rule]]
+metric = "dispatch_ns"
 max_ns = 20000
 ratio_to_path = "aten"
 max_ratio = 0.2
-required = false
 [[waiver]]
 metric = "step_ns"
 reason = "driver bug"
 expires = 2026-12-31
 )",
                                         "t.toml", kMetrics);
-  ASSERT_EQ(t.rules.size(), 1u);
+  ASSERT_EQ(t.rules.size(), 2u);
   const ThresholdRule& rule = t.rules[0];
   EXPECT_EQ(rule.statistic, "p99");
   EXPECT_EQ(rule.cases, "aten*");
@@ -52,10 +54,10 @@ expires = 2026-12-31
   EXPECT_EQ(rule.relative_limit, 0.2);
   EXPECT_EQ(rule.absolute_floor_ns, 500);
   EXPECT_EQ(rule.noise_ns, 7.5);
-  EXPECT_EQ(rule.max_ns, 20000);
-  EXPECT_EQ(rule.ratio_to_path, "aten");
-  EXPECT_EQ(rule.max_ratio, 0.2);
   EXPECT_FALSE(rule.required);
+  EXPECT_EQ(t.rules[1].max_ns, 20000);
+  EXPECT_EQ(t.rules[1].ratio_to_path, "aten");
+  EXPECT_EQ(t.rules[1].max_ratio, 0.2);
   ASSERT_EQ(t.waivers.size(), 1u);
   EXPECT_EQ(t.waivers[0].expires, "2026-12-31");
   EXPECT_EQ(t.waivers[0].cases, "*");
@@ -95,6 +97,10 @@ TEST(Thresholds, EachMistakeIsNamedWithItsPlace) {
   EXPECT_THAT(error_in_rule("metric = \"step_ns\"\nrelative_limit = -0.1\n"),
               HasSubstr("key `relative_limit`: -0.1 is out of range"));
   EXPECT_THAT(error_in_rule("metric = \"step_ns\"\nmax_ns = inf\n"), HasSubstr("out of range"));
+  EXPECT_THAT(error_in_rule("metric = \"step_ns\"\nrelative_limit = 10\n"),
+              HasSubstr("0.10 is 10 %"));
+  EXPECT_THAT(error_in_rule("metric = \"step_ns\"\nrelative_limit = 0.1\nmax_ns = 5\n"),
+              HasSubstr("which is no change"));
   EXPECT_THAT(error_in_rule("metric = \"step_ns\"\nmax_ns = \"20us\"\n"),
               HasSubstr("key `max_ns`: is not a number"));
   EXPECT_THAT(error_in_rule("metric = \"step_ns\"\nmax_us = 20\n"),

@@ -27,6 +27,7 @@ namespace {
 constexpr std::size_t kMaxFileBytes = 1 << 20;
 constexpr std::size_t kRequiredByDefault = 6;
 constexpr double kDefaultFloorNs = 2'000, kDefaultFloorHostNs = 20'000;
+constexpr double kMaxRelativeLimit = 2;
 constexpr std::array<const char*, 6> kStatisticNames = {"p50", "p90", "p99", "p999", "max", "mean"};
 
 std::string place_of(const std::string& source, const toml::node& node) {
@@ -126,8 +127,14 @@ ThresholdRule read_rule(Entry entry, const std::vector<std::string>& metrics) {
   rule.cases = entry.text("cases").value_or(rule.cases);
   rule.lower_is_better = entry.choice("direction", {"lower_is_better", "higher_is_better"},
                                       "lower_is_better") == "lower_is_better";
-  rule.relative_limit = entry.number("relative_limit").value_or(rule.relative_limit);
-  rule.absolute_floor_ns = entry.number("absolute_floor_ns").value_or(rule.absolute_floor_ns);
+  const std::optional<double> relative = entry.number("relative_limit");
+  rule.relative_limit = relative.value_or(rule.relative_limit);
+  if (rule.relative_limit > kMaxRelativeLimit) {
+    throw entry.fail(*entry.find("relative_limit"), "relative_limit",
+                     fmt::format("{} is a share of the baseline: 0.10 is 10 %", *relative),
+                     fmt::format("0..{}", kMaxRelativeLimit));
+  }
+  rule.absolute_floor_ns = entry.number("absolute_floor_ns");
   rule.noise_ns = entry.number("noise_ns").value_or(rule.noise_ns);
   rule.max_ns = entry.number("max_ns");
   rule.ratio_to_path = entry.text("ratio_to_path");
@@ -136,6 +143,12 @@ ThresholdRule read_rule(Entry entry, const std::vector<std::string>& metrics) {
   if (rule.ratio_to_path && !rule.max_ratio) throw entry.missing("max_ratio");
   if (rule.max_ratio && !rule.ratio_to_path) throw entry.missing("ratio_to_path");
   entry.refuse_unknown();
+  if ((rule.max_ns || rule.ratio_to_path) &&
+      (relative || rule.absolute_floor_ns || rule.noise_ns > 0)) {
+    throw scenario_error(rule.place, "",
+                         "limits of a change stand beside a budget or a ratio, which is no change",
+                         "two rules: one with relative_limit, one with max_ns or ratio_to_path");
+  }
   return rule;
 }
 
@@ -175,12 +188,16 @@ void for_each_entry(const toml::table& document, const std::string& source, cons
 
 }  // namespace
 
+double default_floor_ns(const std::string& backend) {
+  return backend == "host" ? kDefaultFloorHostNs : kDefaultFloorNs;
+}
+
 Thresholds default_thresholds(const std::vector<std::string>& metrics, const std::string& backend) {
   Thresholds thresholds;
   for (const std::string& metric : metrics) {
     ThresholdRule rule;
     rule.metric = metric;
-    rule.absolute_floor_ns = backend == "host" ? kDefaultFloorHostNs : kDefaultFloorNs;
+    rule.absolute_floor_ns = default_floor_ns(backend);
     rule.required = thresholds.rules.size() < kRequiredByDefault;
     rule.place = "built in";
     thresholds.rules.push_back(rule);
@@ -259,9 +276,12 @@ std::string thresholds_text(const Thresholds& thresholds, const std::string& com
     out << fmt::format("metric = {}\nstatistic = {}\ncases = {}\n", quoted(rule.metric),
                        quoted(rule.statistic), quoted(rule.cases));
     if (!rule.lower_is_better) out << "direction = \"higher_is_better\"\n";
-    out << fmt::format("relative_limit = {}\nabsolute_floor_ns = {}\n", rule.relative_limit,
-                       rule.absolute_floor_ns);
-    if (rule.noise_ns > 0) out << fmt::format("noise_ns = {}\n", rule.noise_ns);
+    const bool is_change = !rule.max_ns && !rule.ratio_to_path;
+    if (is_change) out << fmt::format("relative_limit = {}\n", rule.relative_limit);
+    if (is_change && rule.absolute_floor_ns) {
+      out << fmt::format("absolute_floor_ns = {}\n", *rule.absolute_floor_ns);
+    }
+    if (is_change && rule.noise_ns > 0) out << fmt::format("noise_ns = {}\n", rule.noise_ns);
     if (rule.max_ns) out << fmt::format("max_ns = {}\n", *rule.max_ns);
     if (rule.ratio_to_path) {
       out << fmt::format("ratio_to_path = {}\nmax_ratio = {}\n", quoted(*rule.ratio_to_path),

@@ -63,7 +63,7 @@
       set.borderColor = css('--c' + i % 8);
       set.backgroundColor = css('--c' + i % 8);
     });
-    chart.update('none');
+    chart.update();
   };
   const axis = (title, more = {}) => ({title: {display: true, text: title}, grid: {}, ticks: {}, ...more});
   const timeTick = (value) => {
