@@ -93,7 +93,8 @@ class KillTimes(ProgramTest):
         # The moments reach from before the first row to many blocks.
         self.assertGreater(sum(1 for n in rows if n == 0), 0)
         self.assertGreater(sum(1 for n in rows if n > 2 * BLOCK), KILLS // 10)
-        self.assertGreater(len(stages), 3, stages)
+        # Fewer kills, at the pace of a sanitizer, meet fewer stages.
+        self.assertGreater(len(stages), 3 if SCALE == 1 else 1, stages)
 
 
 if __name__ == "__main__":
