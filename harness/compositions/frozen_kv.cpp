@@ -2,7 +2,7 @@
 // the target's lengths serves all of its forwards, nothing is written to the cache, and there is no
 // draft-extend. The runner's own lengths are int64; the sliding window is the target's, whatever
 // draft_swa says.
-#include "harness/compositions/composition.h"
+#include "harness/compositions/shared_parts.h"
 
 namespace tpjitter {
 
@@ -13,9 +13,7 @@ Composition frozen_kv_composition() {
           "SGLang frozen-KV MTP runner",
           false,
           true,
-          [](const StepPlan&, LeafSource& leaves) {
-            return leaves.make({LeafKind::kPaged, 0});
-          },
+          one_paged_leaf,
           [](const CaseConfig& config) {
             StepPlan plan = empty_speculative_plan(config);
             PlannedPhase draft;

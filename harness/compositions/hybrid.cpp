@@ -1,10 +1,8 @@
 // A decode backend with page tables and a prefill backend with kv_indices: draft passes go to the
 // first, target-verify and draft-extend to the second. Both hooks go where the phase goes.
-#include "harness/compositions/composition.h"
+#include "harness/compositions/shared_parts.h"
 
 namespace tpjitter {
-
-std::string kv_indices_gap(const CaseConfig& config);  // pattern_b.cpp
 
 namespace {
 

@@ -2,11 +2,10 @@
 // step, each with an MTP layer, a backend and a graph of its own. The runner's input buffers are
 // filled once; between two steps one launch moves the tokens on. Lengths are int32; padded rows have
 // accept length -1 and keep the pool rows that an earlier batch left there.
-#include "harness/compositions/composition.h"
+#include "harness/compositions/shared_parts.h"
 
 namespace tpjitter {
 
-// A draft-extend of this runner, in both of its forms.
 PlannedPhase multi_layer_extend(const CaseConfig& config) {
   PlannedPhase extend = draft_extend_phase(config);
   extend.runner.seq_lens_type = kernels::IntType::kInt32;
@@ -27,9 +26,7 @@ Composition multi_layer_composition() {
           "SGLang multi-layer EAGLE draft-extend runner",
           false,
           true,
-          [](const StepPlan&, LeafSource& leaves) {
-            return leaves.make({LeafKind::kPaged, 0});
-          },
+          one_paged_leaf,
           [](const CaseConfig& config) {
             StepPlan plan = empty_speculative_plan(config);
             append_phase(verify_phase(config), plan);

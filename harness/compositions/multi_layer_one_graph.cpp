@@ -1,12 +1,9 @@
 // The multi-layer EAGLE runner with all draft-extend steps in one graph. At replay its backend's
 // out_graph is never called: the graph's first step rebuilds everything, the later ones read what it
 // left. On a path whose rebuild is the host's elsewhere, what can be captured of it is recorded.
-#include "harness/compositions/composition.h"
+#include "harness/compositions/shared_parts.h"
 
 namespace tpjitter {
-
-PlannedPhase multi_layer_extend(const CaseConfig& config);  // multi_layer.cpp
-std::string multi_layer_gap(const CaseConfig& config);
 
 Composition multi_layer_one_graph_composition() {
   return {"multi_layer_one_graph",
@@ -14,9 +11,7 @@ Composition multi_layer_one_graph_composition() {
           "SGLang multi-layer EAGLE draft-extend runner, single-graph form",
           false,
           true,
-          [](const StepPlan&, LeafSource& leaves) {
-            return leaves.make({LeafKind::kPaged, 0});
-          },
+          one_paged_leaf,
           [](const CaseConfig& config) {
             StepPlan plan = empty_speculative_plan(config);
             append_phase(verify_phase(config), plan);

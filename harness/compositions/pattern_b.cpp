@@ -1,10 +1,9 @@
 // Pattern B alone: kv_indptr and kv_indices of every phase, wrappers made once. Capture runs the
 // replay update too. With sliding windows each phase has two wrappers, filled together.
-#include "harness/compositions/composition.h"
+#include "harness/compositions/shared_parts.h"
 
 namespace tpjitter {
 
-// What the form of Pattern B lacks, in this composition and in `hybrid`.
 std::string kv_indices_gap(const CaseConfig& config) {
   if (config.mode == "speculative" && config.draft_extend == "cumsum") {
     return "has no draft-extend with prefix sums of accepted lengths in kv_indices; use "

@@ -1,6 +1,6 @@
 // Pattern A alone: one backend with page tables for every phase. Its capture delegates to the replay
 // fill, so that there is one way to fill a table.
-#include "harness/compositions/composition.h"
+#include "harness/compositions/shared_parts.h"
 
 namespace tpjitter {
 
@@ -10,9 +10,7 @@ Composition single_composition() {
           "SGLang trtllm_mha backend; in speculative mode the EAGLE runner",
           true,
           true,
-          [](const StepPlan&, LeafSource& leaves) {
-            return leaves.make({LeafKind::kPaged, 0});
-          },
+          one_paged_leaf,
           eagle_plan,
           nullptr,
           nullptr};
