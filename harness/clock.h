@@ -15,9 +15,11 @@ inline std::int64_t now_ns() {
 }
 
 // Burns CPU until `until_ns`; for injected delays and modelled launch costs, where a sleep would
-// hand the core to another rank and measure the scheduler instead.
-inline void spin_until_ns(std::int64_t until_ns) {
-  while (now_ns() < until_ns) {
+// hand the core to another rank and measure the scheduler instead. Returns the time that ended it:
+// reading the clock once more would add a stamp's cost to the delay.
+inline std::int64_t spin_until_ns(std::int64_t until_ns) {
+  for (;;) {
+    if (const std::int64_t now = now_ns(); now >= until_ns) return now;
   }
 }
 

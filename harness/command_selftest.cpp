@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 struct Flags {
   RunOptions run;
   int ranks = 2;
-  int delays = kSelftestDelays;
+  int delays = 0;   // 0: by the backend
   fs::path record;  // judge this one, measure nothing
   bool json = false;
 };
@@ -71,11 +71,16 @@ void check_capacity(const Flags& flags) {
 void measure(const Flags& flags, const fs::path& directory) {
   RunOptions options = flags.run;
   options.out = directory;
+  const bool on_host = std::string(find_backend(options.backend).name) == "host";
+  if (!on_host) options.step_pause_ns = kSelftestPauseOnGpusNs;
+  const int delays = flags.delays != 0 ? flags.delays
+                     : on_host         ? kSelftestDelays
+                                       : kSelftestDelaysOnGpus;
   options.command = {"tpjitter",     "selftest",
                      "--backend",    options.backend,
                      "--world-size", std::to_string(flags.ranks),
-                     "--delays",     std::to_string(flags.delays)};
-  const RunOutcome outcome = run_scenario(selftest_scenario(flags.ranks, flags.delays), options);
+                     "--delays",     std::to_string(delays)};
+  const RunOutcome outcome = run_scenario(selftest_scenario(flags.ranks, delays), options);
   if (!outcome.complete) throw RunError("selftest: the run failed: " + outcome.reason);
 }
 
@@ -120,9 +125,12 @@ void add_selftest_command(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   selftest->add_option("--out", flags->run.out, "Run directory to keep (default: a temporary one)");
   selftest->add_flag("--overwrite", flags->run.overwrite, "Replace the run that --out holds");
-  selftest->add_option("--delays", flags->delays, "Delays of each rank in a case; a p95 needs 200")
-      ->check(CLI::Range(40, 4000))
-      ->capture_default_str();
+  selftest
+      ->add_option("--delays", flags->delays,
+                   fmt::format("Delays of each rank in a case; a p95 needs 200 (default: {}, on "
+                               "GPUs {})",
+                               kSelftestDelays, kSelftestDelaysOnGpus))
+      ->check(CLI::Range(40, 4000));
   selftest
       ->add_option("--record", flags->record, "Judge an earlier selftest's run directory instead")
       ->excludes("--out");

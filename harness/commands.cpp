@@ -8,10 +8,13 @@
 #include "harness/backend.h"
 #include "harness/compositions/composition.h"
 #include "harness/contract/error.h"
+#include "harness/doctor.h"
+#include "harness/environment.h"
 #include "harness/messages.h"
 #include "harness/metadata_paths.h"
 #include "harness/plan.h"
 #include "harness/recorder.h"
+#include "harness/torch/torch_path.h"
 
 namespace tpjitter {
 namespace fs = std::filesystem;
@@ -102,6 +105,9 @@ Json list_paths() {
                     {"summary", path.summary},
                     {"source", path.source},
                     {"host_work", path.host_work}});
+    if (path.name == std::string("torch") && !kHasTorchPath) {
+      list.back()["not_built"] = kHowToGetTorchPath;
+    }
   }
   return list;
 }
@@ -161,13 +167,18 @@ int run_command(const RunRequest& request, const std::function<int(const fs::pat
 }
 
 int plan_command(const std::string& file, const std::vector<std::string>& overrides,
-                 const std::string& backend) {
+                 const RunOptions& options) {
   const Scenario scenario = load_scenario(find_scenario(file), overrides);
-  const Plan plan = make_plan(scenario, find_backend(backend), "");
+  const Plan plan = make_plan(scenario, find_backend(options.backend), options.case_glob);
   fmt::print("{}: {}\n", scenario.name, first_line(scenario.summary));
   fmt::print("backend {}, {}, {}, about {:.0f} s a launch\n", plan.backend->name,
              counted(plan.world_size, "rank"), counted(plan.launches, "launch"),
              plan.estimated_seconds());
+  for (const RunWarning& warning : environment_warnings(read_environment(), plan.world_size)) {
+    if (warning.code == "oversubscribed") {
+      fmt::print("warning [{}]: {}\n", warning.code, warning.text);
+    }
+  }
   for (const PlannedCase& c : plan.cases) {
     if (!c.skip_reason.empty()) {
       fmt::print("  {}  skipped: {}\n", c.name, c.skip_reason);

@@ -21,7 +21,7 @@ struct RunRequest {
 int run_command(const RunRequest& request,
                 const std::function<int(const std::filesystem::path&)>& report);
 int plan_command(const std::string& scenario, const std::vector<std::string>& overrides,
-                 const std::string& backend);
+                 const RunOptions& options);
 Json list_scenarios();
 Json list_paths();
 Json list_compositions();

@@ -19,7 +19,7 @@
 namespace tpjitter {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x7470'6a69'7474'0002;  // bumped with the layout
+constexpr std::uint64_t kMagic = 0x7470'6a69'7474'0003;  // bumped with the layout
 
 constexpr std::size_t align_up(std::size_t n) { return (n + 4095) & ~std::size_t{4095}; }
 
@@ -39,6 +39,10 @@ Layout layout_of(int world_size, std::int64_t rows_per_block, std::size_t plan_b
 
 Layout layout_of(const ControlHeader& h) {
   return layout_of(h.world_size, h.rows_per_block, static_cast<std::size_t>(h.plan_bytes));
+}
+
+RunError stopped() {
+  return RunError(fmt::format("{} another rank or the launcher ended the run", kStoppedPrefix));
 }
 
 }  // namespace
@@ -113,6 +117,7 @@ ControlSegment ControlSegment::create(int world_size, int launch, std::int64_t r
   std::memcpy(static_cast<char*>(map) + l.plan, plan.data(), plan.size());
   for (int k = 0; k < world_size; ++k) {
     segment.rank(k).cpu = -1;
+    segment.rank(k).waited_for = -1;
     segment.rank(k).numa_node = -1;
   }
   return segment;
@@ -187,12 +192,13 @@ void ControlSegment::abort() {
   for (int k = 0; k < h.world_size; ++k) futex_wake_all(rank(k).blocks_drained);
 }
 
-void ControlSegment::fail(int k, std::string_view message) {
+void ControlSegment::fail(int k, std::string_view message, int waited_for) {
   RankSlot& slot = rank(k);
   if (slot.failed.load(std::memory_order_relaxed) == 0) {
     const std::size_t n = std::min(message.size(), sizeof(slot.error) - 1);
     std::memcpy(slot.error, message.data(), n);
     slot.error[n] = '\0';
+    slot.waited_for = waited_for;
     slot.failed.store(1, std::memory_order_release);
   }
   abort();
@@ -205,16 +211,34 @@ void ControlSegment::wait_told(int rank_index, std::int64_t value, std::int64_t 
   std::int64_t give_up = 0;
   for (std::uint32_t polls = 1; told.load(std::memory_order_acquire) < value; ++polls) {
     if (polls % kPollsPerCheck != 0) continue;
-    if (aborted()) throw RunError("stopped: another rank or the launcher ended the run");
+    if (aborted()) throw stopped();
     const std::int64_t now = now_ns();
     if (give_up == 0) give_up = now + deadline_ns;
     if (now > give_up) {
-      throw TimeoutError(
+      throw PeerTimeout(
           fmt::format("rank {}, step {}: rank 0 did not tell the accept result within {:.1f} s",
-                      rank_index, step, static_cast<double>(deadline_ns) / 1e9));
+                      rank_index, step, static_cast<double>(deadline_ns) / 1e9),
+          0);
     }
     sched_yield();  // with more ranks than cores rank 0 needs one
   }
+}
+
+// Who is not at a barrier; whoever is there only waits too.
+PeerTimeout ControlSegment::missing_at_barrier(int rank_index, std::int64_t deadline_ns,
+                                               const char* what) {
+  int first = -1;
+  std::string missing;
+  for (int k = 0; k < world_size(); ++k) {
+    const auto stage = static_cast<Stage>(rank(k).stage.load(std::memory_order_relaxed));
+    if (stage == Stage::kConnecting) continue;
+    if (first < 0) first = k;
+    missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ", k);
+  }
+  return {fmt::format("rank {} waited {:.1f} s for {}: {}", rank_index,
+                      static_cast<double>(deadline_ns) / 1e9,
+                      missing.empty() ? "the other ranks" : missing, what),
+          first};
 }
 
 void ControlSegment::barrier(int rank_index, std::int64_t deadline_ns, const char* what) {
@@ -223,7 +247,7 @@ void ControlSegment::barrier(int rank_index, std::int64_t deadline_ns, const cha
   const auto stage_before = slot.stage.exchange(static_cast<std::int32_t>(Stage::kConnecting));
   const std::int64_t give_up = now_ns() + deadline_ns;
   const std::uint32_t generation = h.barrier_generation.load(std::memory_order_acquire);
-  if (aborted()) throw RunError("stopped: another rank or the launcher ended the run");
+  if (aborted()) throw stopped();
   if (h.barrier_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 ==
       static_cast<std::uint32_t>(h.world_size)) {
     h.barrier_arrived.store(0, std::memory_order_relaxed);
@@ -233,13 +257,12 @@ void ControlSegment::barrier(int rank_index, std::int64_t deadline_ns, const cha
     while (h.barrier_generation.load(std::memory_order_acquire) == generation) {
       const std::int64_t left = give_up - now_ns();
       if (left <= 0) {
-        throw TimeoutError(fmt::format("rank {} waited {} s for the other ranks: {}", rank_index,
-                                       deadline_ns / 1'000'000'000, what));
+        throw missing_at_barrier(rank_index, deadline_ns, what);
       }
       futex_wait(h.barrier_generation, generation, std::min<std::int64_t>(left, 100'000'000));
     }
   }
-  if (aborted()) throw RunError("stopped: another rank or the launcher ended the run");
+  if (aborted()) throw stopped();
   slot.stage.store(stage_before, std::memory_order_relaxed);
   slot.progress.fetch_add(1, std::memory_order_relaxed);
 }

@@ -12,9 +12,23 @@
 #include <string_view>
 
 #include "harness/clock.h"
+#include "harness/contract/error.h"
 #include "harness/contract/phase_row.h"
 
 namespace tpjitter {
+
+// How the message of a rank begins that only ends because another one did: not its fault.
+inline constexpr std::string_view kStoppedPrefix = "stopped:";
+
+// A wait for another rank that passed its deadline.
+class PeerTimeout : public TimeoutError {
+ public:
+  PeerTimeout(const std::string& message, int peer) : TimeoutError(message), peer_(peer) {}
+  int peer() const { return peer_; }
+
+ private:
+  int peer_;
+};
 
 inline constexpr std::size_t kExchangeBytes = 1024;
 inline constexpr std::size_t kResultBytes = 2u << 20;  // JSON text that a rank leaves
@@ -48,6 +62,9 @@ struct RankSlot {
   std::atomic<std::uint32_t> blocks_drained;  // by the launcher; the rank waits for it
   std::atomic<std::int64_t> block_rows;       // rows of the published block
   std::atomic<std::uint32_t> failed;          // 1: `error` is set
+  std::int32_t waited_for;  // with failed: the rank whose lateness the error reports; -1: none
+  // After a failure, 1: nothing of this rank reaches for its peers' device memory any more.
+  std::atomic<std::uint32_t> left_device;
   // Result texts left so far, one after the first controls and one at the end, so that a rank that
   // is killed leaves its floors.
   std::atomic<std::uint32_t> results;
@@ -80,6 +97,7 @@ struct ControlHeader {
   std::int64_t rows_per_block;  // capacity of each rank's row area
   std::int64_t plan_bytes;
   double deadline_scale;
+  std::int64_t step_pause_ns;        // up to this long before each step (harness/coupling.h)
   std::atomic<std::uint32_t> abort;  // 1: everybody stops
   std::atomic<std::uint32_t> barrier_arrived;
   std::atomic<std::uint32_t> barrier_generation;  // futex word
@@ -111,17 +129,19 @@ class ControlSegment {
 
   bool aborted() { return header().abort.load(std::memory_order_relaxed) != 0; }
   void abort();  // wakes every waiter
-  // Every rank calls it; returns when all have, throws TimeoutError naming who is missing, or
+  // Every rank calls it; returns when all have, throws PeerTimeout naming who is missing, or
   // RunError when the run was aborted.
   void barrier(int rank, std::int64_t deadline_ns, const char* what);
-  // Polls the told word until it is `value` or more. Throws TimeoutError naming this rank, the step
+  // Polls the told word until it is `value` or more. Throws PeerTimeout naming this rank, the step
   // and rank 0, or RunError when the run was aborted.
   void wait_told(int rank, std::int64_t value, std::int64_t step, std::int64_t deadline_ns);
-  // First failure of a rank: kept for the launcher, and everybody is told to stop.
-  void fail(int rank, std::string_view message);
+  // First failure of a rank: kept for the launcher, and everybody is told to stop. `waited_for`:
+  // the rank whose lateness it reports.
+  void fail(int rank, std::string_view message, int waited_for = -1);
 
  private:
   ControlSegment(int fd, void* map, std::size_t bytes) : fd_(fd), map_(map), bytes_(bytes) {}
+  PeerTimeout missing_at_barrier(int rank, std::int64_t deadline_ns, const char* what);
   int fd_ = -1;
   void* map_ = nullptr;
   std::size_t bytes_ = 0;

@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 
 #include "harness/clock.h"
+#include "harness/contract/dispatch_profile.h"
 #include "harness/contract/error.h"
 #include "harness/doctor.h"
 #include "harness/environment.h"
@@ -152,12 +154,16 @@ class Launcher {
     info_.git_revision = git_revision();
     plan_.backend->describe(info_.environment, info_.versions);
     info_.warnings = environment_warnings(info_.environment, plan_.world_size);
+    if (options_.step_pause_ns > 0) {
+      info_.environment["step_pause_up_to_ns"] = options_.step_pause_ns;
+    }
     if (has_noise()) {
       info_.warnings.push_back({"noise",
                                 "cases with noise.kind load the machine on purpose: their figures "
                                 "are of a machine that others use too",
                                 std::nullopt});
     }
+    describe_dispatch();
     info_.model = plan_.backend->model();
     info_.clock["pairs"] = Json::array();
     info_.clock["points"] = Json::array();
@@ -196,6 +202,8 @@ class Launcher {
     ControlSegment control =
         ControlSegment::create(plan_.world_size, launch, plan_.rows_per_block(),
                                rank_plan_to_text(rank_plan), options_.deadline_scale);
+    control.header().step_pause_ns = options_.step_pause_ns;
+    give_gpus(control);
     info_.launches.push_back({launch, rank_plan.order, "incomplete"});
 
     std::vector<std::string> names;
@@ -225,6 +233,47 @@ class Launcher {
       info_.launches.back().status = "complete";
     }
     write_run_json(options_.out, info_);
+  }
+
+  // Each rank its GPU by UUID, of those visible here: a rank may number them otherwise.
+  void give_gpus(ControlSegment& control) {
+    const auto gpus = info_.environment.find("gpus");
+    if (gpus == info_.environment.end()) return;  // the host backend
+    for (int k = 0; k < std::min(plan_.world_size, static_cast<int>(gpus->size())); ++k) {
+      const std::string uuid = (*gpus)[k].at("uuid").get<std::string>();
+      std::strncpy(control.rank(k).uuid, uuid.c_str(), sizeof(RankSlot::uuid) - 1);
+      info_.ranks[k].uuid = uuid;  // also of a rank that dies before it can say
+    }
+  }
+
+  // Whether step.op_overhead_ns reaches the path.
+  static bool has_calls(const CaseConfig& config) {
+    return config.path == "aten" || config.path == "page_table_kernel";
+  }
+
+  // What step.op_overhead_ns adds: profiles as they were measured, and what that makes of skew.
+  void describe_dispatch() {
+    std::string cases;
+    for (const PlannedCase& c : plan_.cases) {
+      const OpOverhead& overhead = c.config.op_overhead_ns;
+      const bool modelled = has_calls(c.config) && overhead != OpOverhead(std::int64_t{0});
+      if (!c.skip_reason.empty() || !modelled) continue;
+      const auto* name = std::get_if<std::string>(&overhead);
+      if (name != nullptr) {
+        info_.environment["dispatch_profiles"][*name] = built_in_dispatch_profile(*name).summary();
+      }
+      const std::string what = name != nullptr ? fmt::format("profile {}", *name)
+                                               : fmt::format("{} ns", std::get<0>(overhead));
+      cases += fmt::format("{}{} ({})", cases.empty() ? "" : ", ", c.name, what);
+    }
+    if (cases.empty()) return;
+    info_.warnings.push_back(
+        {"modelled_dispatch",
+         fmt::format(
+             "step.op_overhead_ns: host time of dispatcher calls is modelled, and so is the "
+             "skew that comes from it, in case{} {}",
+             cases.find(", ") == std::string::npos ? "" : "s", cases),
+         std::nullopt});
   }
 
   bool has_noise() const {
@@ -263,6 +312,12 @@ class Launcher {
         c.steps_checked += checked.checks.steps_checked;
         c.checksum_failures += checked.checks.checksum_failures;
         c.operations = checked.operations;
+        const OpOverhead& overhead = plan_.cases[index].config.op_overhead_ns;
+        if (const auto* profile = std::get_if<std::string>(&overhead);
+            profile != nullptr && has_calls(plan_.cases[index].config)) {
+          // Whole: a later build may have another of that name.
+          c.operations["dispatch_profile"] = built_in_dispatch_profile(*profile).document;
+        }
       }
       info_.controls.insert(info_.controls.end(), result.controls.begin(), result.controls.end());
       for (const Json& pair : result.clock_pairs) info_.clock["pairs"].push_back(pair);

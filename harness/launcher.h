@@ -1,6 +1,7 @@
 // `tpjitter run`: from a scenario to a run directory.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@ struct RunOptions {
   std::string case_glob;  // empty: all cases
   bool quiet = false;     // no progress on stderr
   double deadline_scale = 1.0;
+  std::int64_t step_pause_ns = 0;    // pauses before steps, up to this (harness/coupling.h)
   std::vector<std::string> command;  // argv, recorded
 };
 

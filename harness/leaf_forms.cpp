@@ -11,8 +11,9 @@ namespace tpjitter {
 namespace {
 
 // The first of `count` entries in which the two differ; empty when none does.
-std::string first_difference(const std::string& what, const std::int32_t* got,
-                             const std::int32_t* expected, std::int64_t count) {
+template <class T>
+std::string first_difference(const std::string& what, const T* got, const T* expected,
+                             std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
     if (got[i] == expected[i]) continue;
     return fmt::format("{}[{}] is {}, expected {}", what, i, got[i], expected[i]);
@@ -59,7 +60,11 @@ kernels::KvIndicesWrapper KvIndicesTables::make_wrapper(std::int64_t row_entries
 KvIndicesTables::KvIndicesTables(const TableSetup& setup) : LeafTables(setup) {
   const std::int64_t a_row = setup.shape->max_context + setup.phase.seqlen_offset;
   full_ = make_wrapper(a_row);
-  if (setup.phase.swa) window_ = make_wrapper(std::min<std::int64_t>(a_row, kKvWindow + 1));
+  if (setup.phase.swa) {
+    window_ = make_wrapper(std::min<std::int64_t>(a_row, kKvWindow + 1));
+    swa_out_len_ = std::int64_t{setup.shape->max_batch} * setup.phase.query_len;
+    swa_out_cache_loc_ = allocate<std::int64_t>(swa_out_len_);
+  }
   write_presets();
 }
 
@@ -92,8 +97,11 @@ void KvIndicesTables::append_fills(const BatchView& view, Fills& fills) const {
   if (has_queries(setup_.phase)) inputs.q_stride = setup_.phase.query_len;
   const kernels::KvIndicesArgs full = kernels::kv_indices_args(setup_.phase.rebuild, inputs, full_);
   if (setup_.phase.swa) {
-    fills.args[fills.count++] =
-        kernels::with_sliding_window(full, kKvWindow, setup_.arrays.full_to_swa, window_);
+    kernels::KvIndicesArgs& window = fills.args[fills.count++];
+    window = kernels::with_sliding_window(full, kKvWindow, setup_.arrays.full_to_swa, window_);
+    window.swa_out.out_cache_loc = inputs.out_cache_loc;
+    window.swa_out.swa_out_cache_loc = swa_out_cache_loc_;
+    window.swa_out.num_locations = window.swa_out.length = inputs.num_out_tokens;
   }
   fills.args[fills.count++] = full;
 }
@@ -111,6 +119,7 @@ int KvIndicesTables::rebuild(OpByOp form, kernels::TensorOps& ops, const BatchVi
   args.fills = all.span();
   args.seq_lens_cpu = setup_.arrays.seq_lens_cpu + view.first_row;
   args.full_to_swa_len = setup_.arrays.full_to_swa_len;
+  args.swa_out_buffer_len = swa_out_len_;
   args.plan = host_plan(setup_.phase.rebuild);
   if (form == OpByOp::kAten) {
     return kernels::rebuild_kv_indices_aten(ops, setup_.phase.rebuild, args);
@@ -128,6 +137,8 @@ kernels::GraphForward KvIndicesTables::forward(const BatchView& view, std::int32
   forward.metadata = input_args(view);
   forward.metadata.num_out_tokens = std::int64_t{view.batch_size} * tokens;
   forward.swa = setup_.phase.swa;
+  forward.metadata.swa_out_cache_loc = swa_out_cache_loc_;
+  if (setup_.phase.swa) forward.metadata.swa_out_len = forward.metadata.num_out_tokens;
   forward.tables.kind = kernels::TableKind::kKvIndices;
   forward.tables.kv = full_;
   forward.tables.swa_kv = window_;
@@ -139,7 +150,10 @@ std::string KvIndicesTables::difference(const LeafTables& expected_tables, const
   const auto& expected = static_cast<const KvIndicesTables&>(expected_tables);
   std::string text = wrapper_difference("", full_, expected.full_, view.batch_size);
   if (!text.empty() || !setup_.phase.swa) return text;
-  return wrapper_difference("window ", window_, expected.window_, view.batch_size);
+  text = wrapper_difference("window ", window_, expected.window_, view.batch_size);
+  if (!text.empty()) return text;
+  return first_difference("swa_out_cache_loc", swa_out_cache_loc_, expected.swa_out_cache_loc_,
+                          std::int64_t{view.batch_size} * setup_.phase.query_len);
 }
 
 LinearStateTables::LinearStateTables(const TableSetup& setup) : LeafTables(setup) {

@@ -17,7 +17,7 @@ namespace tpjitter {
 // 128, of which the engine takes off the token itself.
 inline constexpr std::int32_t kKvWindow = 127;
 
-// Slots of sliding layers are not translated in this form: their attention writes none.
+// With sliding windows the window's fill also translates the slots that sliding layers write.
 class KvIndicesTables final : public LeafTables {
  public:
   explicit KvIndicesTables(const TableSetup& setup);
@@ -46,6 +46,8 @@ class KvIndicesTables final : public LeafTables {
   kernels::KvIndicesWrapper make_wrapper(std::int64_t row_entries);
 
   kernels::KvIndicesWrapper full_, window_;
+  std::int64_t* swa_out_cache_loc_ = nullptr;
+  std::int64_t swa_out_len_ = 0;  // of the persistent buffer
   std::vector<KvIndicesTables*> later_;
 };
 

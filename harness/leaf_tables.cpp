@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "harness/contract/error.h"
 #include "harness/leaf_forms.h"
+#include "harness/leaf_topk.h"
 #include "kernels/metadata_page_table.h"
 
 namespace tpjitter {
@@ -57,6 +59,26 @@ kernels::DecodeBodyShape body_shape(const CaseConfig& config, const PlannedPhase
 
 kernels::PageColumns page_columns(const CaseConfig& config) {
   return config.page_columns == "live" ? kernels::PageColumns::kLive : kernels::PageColumns::kAll;
+}
+
+LeafTables::LeafTables(const TableSetup& setup) : setup_(setup) {
+  const PhaseArrays& arrays = setup.arrays;
+  const char* phase = phase_name(setup.phase.phase);
+  if (arrays.seq_lens_cpu == nullptr) {
+    throw ConfigError(fmt::format("phase {} has no seq_lens_cpu at capture", phase));
+  }
+  if (!setup.phase.swa) return;
+  if (arrays.full_to_swa == nullptr) {
+    throw ConfigError(
+        fmt::format("phase {} has sliding windows, but no mapping from full to SWA slots", phase));
+  }
+  const std::int64_t needed = setup.shape->num_slots + setup.shape->page_size + 1;
+  if (arrays.full_to_swa_len != needed) {
+    throw ConfigError(fmt::format(
+        "phase {}: the mapping from full to SWA slots has {} entries, needed {}: a slot each, a "
+        "padding page and the -1 at the end",
+        phase, arrays.full_to_swa_len, needed));
+  }
 }
 
 void LeafTables::poison() {
@@ -226,6 +248,7 @@ std::string PagedTables::difference(const LeafTables& expected_tables, const Bat
 std::unique_ptr<LeafTables> make_tables(LeafKind kind, const TableSetup& setup) {
   if (kind == LeafKind::kKvIndices) return std::make_unique<KvIndicesTables>(setup);
   if (kind == LeafKind::kLinearState) return std::make_unique<LinearStateTables>(setup);
+  if (kind == LeafKind::kTopk) return std::make_unique<TopkTables>(setup);
   return std::make_unique<PagedTables>(setup);
 }
 

@@ -33,6 +33,11 @@ struct PhaseArrays {
   const std::int64_t* full_to_swa = nullptr;
   std::int64_t full_to_swa_len = 0;
   const std::int64_t* seq_lens_cpu = nullptr;  // the host's mirror of seq_lens
+  // Draft trees: slots of all branches in a draft pass, [max_batch, topk, draft_steps]; the mask in
+  // target-verify.
+  const std::int64_t* tree_cache_loc = nullptr;
+  const std::uint8_t* custom_mask = nullptr;
+  std::int64_t custom_mask_len = 0;
 };
 
 // `shape`, `memory` and the arrays outlive the tables.
@@ -58,7 +63,9 @@ kernels::PageColumns page_columns(const CaseConfig& config);
 
 class LeafTables {
  public:
-  explicit LeafTables(const TableSetup& setup) : setup_(setup) {}
+  // Throws ConfigError where the phase lacks what every rebuild of it may read: the host's lengths,
+  // and with sliding windows a mapping of the right length.
+  explicit LeafTables(const TableSetup& setup);
   virtual ~LeafTables() = default;
 
   const PlannedPhase& phase() const { return setup_.phase; }

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <sstream>
 #include <string>
@@ -58,6 +61,14 @@ Json list_sections() {
   return list;
 }
 
+// What a command printed has to arrive: a full disk behind stdout is an error, whatever was printed.
+int check_stdout(int exit_code) {
+  std::cout.flush();
+  if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return exit_code;
+  print_message(fmt::format("tpjitter: stdout: cannot be written: {}\n", std::strerror(errno)));
+  return exit_code == kExitPass ? static_cast<int>(kExitRunFailed) : exit_code;
+}
+
 int parse_and_run(int argc, char** argv) {
   CLI::App app{"tpjitter measures how far apart tensor-parallel ranks launch, and what it costs"};
   app.require_subcommand(1);
@@ -81,6 +92,9 @@ int parse_and_run(int argc, char** argv) {
   const auto add_overrides = [&request](const Words& values) {
     request.overrides.insert(request.overrides.end(), values.begin(), values.end());
   };
+  const CLI::Validator not_empty(
+      [](const std::string& value) { return std::string(value.empty() ? "is empty" : ""); }, "",
+      "not_empty");
   CLI::App* run = app.add_subcommand("run", "Measure a scenario and print its report");
   run->add_option("scenario", request.scenarios, "Scenario file(s), TOML, or names of shipped ones")
       ->required();
@@ -89,12 +103,14 @@ int parse_and_run(int argc, char** argv) {
   add_shorthand(run, "--world-size", "world_size", "Ranks, in place of the scenario's");
   run->add_option("--out", request.options.out,
                   "Run directory; several scenarios: one below it each (default: runs/NAME-TIME)")
-      ->envname("TPJITTER_OUT");
+      ->envname("TPJITTER_OUT")
+      ->check(not_empty);
   run->add_flag("--overwrite", request.options.overwrite, "Replace the run that --out holds");
   run->add_option_function<Words>("--set", add_overrides,
                                   "KEY=VALUE in place of the scenario's, repeatable")
       ->allow_extra_args(false);
-  run->add_option("--case", request.options.case_glob, "Only cases whose name matches the pattern");
+  run->add_option("--case", request.options.case_glob, "Only cases whose name matches the pattern")
+      ->check(not_empty);
   add_shorthand(run, "--launches", "sampling.launches", "Process launches");
   run->add_flag("--quiet", request.options.quiet, "No progress on stderr")
       ->envname("TPJITTER_QUIET");
@@ -112,10 +128,12 @@ int parse_and_run(int argc, char** argv) {
   plan->add_option("scenario", plan_file, "Scenario file, TOML")->required();
   plan->add_option("--backend", request.options.backend, "auto, cuda or host");
   add_shorthand(plan, "--world-size", "world_size", "Ranks, in place of the scenario's");
+  plan->add_option("--case", request.options.case_glob, "Only cases whose name matches the pattern")
+      ->check(not_empty);
+  add_shorthand(plan, "--launches", "sampling.launches", "Process launches");
   plan->add_option_function<Words>("--set", add_overrides, "KEY=VALUE, repeatable")
       ->allow_extra_args(false);
-  plan->callback(
-      [&] { exit_code = plan_command(plan_file, request.overrides, request.options.backend); });
+  plan->callback([&] { exit_code = plan_command(plan_file, request.overrides, request.options); });
 
   std::string what;
   bool json = false;
@@ -154,12 +172,16 @@ int parse_and_run(int argc, char** argv) {
   report->add_option("--format", format, "text, md, json, html, csv or perfetto")
       ->envname("TPJITTER_FORMAT")
       ->capture_default_str();
-  report->add_option("-o", output, "File to write; default: stdout, html: report.html in the run");
+  report->add_option("-o", output, "File to write; default: stdout, html: report.html in the run")
+      ->check(not_empty);
   ReportOptions report_options;
   std::string steps;
-  report->add_option("--case", report_options.case_glob,
-                     "perfetto, csv --replays: only cases whose name matches the pattern");
-  report->add_option("--steps", steps, "perfetto: FIRST..LAST in place of the worst 100 steps");
+  report
+      ->add_option("--case", report_options.case_glob,
+                   "perfetto, csv --replays: only cases whose name matches the pattern")
+      ->check(not_empty);
+  report->add_option("--steps", steps, "perfetto: FIRST..LAST in place of the worst 100 steps")
+      ->check(not_empty);
   report->add_flag("--replays", report_options.replays, "csv: a line for every replay and rank");
   report->callback([&] {
     if (!steps.empty()) report_options.steps = parse_step_range(steps);
@@ -173,15 +195,18 @@ int parse_and_run(int argc, char** argv) {
 
   int control_fd = -1;
   int rank = -1;
+  int parent = -1;
   CLI::App* rank_process = app.add_subcommand("rank", "A rank process; started by `run`");
   rank_process->group("");
   rank_process->add_option("--control-fd", control_fd)->required();
   rank_process->add_option("--rank", rank)->required();
-  rank_process->callback([&] { exit_code = rank_main(control_fd, rank); });
+  rank_process->add_option("--parent", parent)->required();
+  rank_process->callback([&] { exit_code = rank_main(control_fd, rank, parent); });
   CLI::App* noise = app.add_subcommand("noise", "The noise process; started by `run`");
   noise->group("");
   noise->add_option("--control-fd", control_fd)->required();
-  noise->callback([&] { exit_code = noise_main(control_fd); });
+  noise->add_option("--parent", parent)->required();
+  noise->callback([&] { exit_code = noise_main(control_fd, parent); });
 
   try {
     app.parse(argc, argv);
@@ -197,7 +222,7 @@ int parse_and_run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return parse_and_run(argc, argv);
+    return check_stdout(parse_and_run(argc, argv));
   } catch (const tpjitter::Error& error) {
     print_message(fmt::format("tpjitter: {}\n", error.what()));
     return error.exit_code();

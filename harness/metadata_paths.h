@@ -26,6 +26,12 @@ inline std::span<const MetadataPath> metadata_paths() {
       {"fused", "one kernel launch, eager", "SGLang trtllm_mha_graph_metadata", "1 kernel launch"},
       {"fused_in_graph", "the same kernel as the captured graph's first node",
        "SGLang trtllm_mha_graph_metadata, in-graph hook", "none"},
+      {"fused_multi",
+       "one launch for the draft passes and target-verify of a step, one for draft-extend",
+       "none: what the fused kernel allows further", "in speculative mode 2 launches a step"},
+      {"torch", "op by op with PyTorch's own operations, in a build with TPJITTER_TORCH",
+       "libtorch: Debian's, or the machine's PyTorch",
+       "7 kernel launches and 2 copies, with SWA 14 and 3"},
   };
   return kPaths;
 }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,7 +52,8 @@ void wait_for_threads(ControlSegment& control, std::uint32_t threads, std::int64
   for (;;) {
     const std::uint32_t running = noise.running.load(std::memory_order_acquire);
     if (running == threads) return;
-    if (control.aborted()) throw RunError("stopped: another rank or the launcher ended the run");
+    if (control.aborted())
+      throw RunError(fmt::format("{} another rank or the launcher ended the run", kStoppedPrefix));
     if (now_ns() > give_up) {
       throw TimeoutError(
           fmt::format("{} of {} noise threads run; lower noise.threads", running, threads));
@@ -103,11 +103,9 @@ Json stop_noise(ControlSegment& control, const CaseConfig& config, std::int64_t 
           {"duration_ns", now_ns() - noise.begin_ns.load(std::memory_order_relaxed)}};
 }
 
-int noise_main(int control_fd) {
+int noise_main(int control_fd, pid_t parent) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) signal(number, SIG_IGN);
-  const pid_t parent = getppid();
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) return kExitRunFailed;
+  if (!die_with_parent(parent)) return kExitRunFailed;
   ControlSegment control = ControlSegment::open(control_fd);
   NoiseControl& noise = control.header().noise;
   for (;;) {  // until the launcher ends it

@@ -33,6 +33,6 @@ void start_noise(ControlSegment& control, const CaseConfig& config, std::int64_t
 // pieces, each of about 20 us (busy_threads) or one MiB (memory_bandwidth).
 Json stop_noise(ControlSegment& control, const CaseConfig& config, std::int64_t deadline_ns);
 
-int noise_main(int control_fd);  // the noise process
+int noise_main(int control_fd, pid_t parent);  // the noise process
 
 }  // namespace tpjitter

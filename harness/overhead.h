@@ -1,5 +1,6 @@
-// What measuring costs: a host stamp, and a whole phase row (every stamp, stage word and field of
-// run_step over a device that does nothing). Measured by each rank before its cases and recorded.
+// What measuring costs: a host stamp, a phase row more (every stamp, stage word and field), and all
+// of a step's recording. run_step over a device that does nothing is recording without the work;
+// without recording nothing is left of it. Measured by each rank before its cases and recorded.
 #pragma once
 
 #include "harness/contract/run_info.h"
@@ -7,8 +8,9 @@
 namespace tpjitter {
 
 struct Overhead {
-  double stamp_ns = 0;  // one now_ns()
-  double row_ns = 0;    // run_step of one phase, without device work or the usage system call
+  double stamp_ns = 0;      // one now_ns()
+  double row_ns = 0;        // a further phase of a step, without the usage system call
+  double recording_ns = 0;  // a step of one phase, with it
 };
 Overhead measure_overhead();
 

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "harness/compositions/composition.h"
+#include "harness/contract/dispatch_profile.h"
 #include "harness/contract/error.h"
 #include "harness/serving_state.h"
 #include "harness/step_plan.h"
@@ -23,10 +24,19 @@ void check_meaning(const Scenario& scenario, const Scenario::Case& c) {
   const auto refuse = [&](const char* key, const std::string& why) {
     throw ConfigError(fmt::format("{}: case {}: key `{}`: {}", scenario.file, c.name, key, why));
   };
-  if (k.mode == "speculative" && k.path == "aten" && !k.seq_lens_sync) {
+  if (k.mode == "speculative" && (k.path == "aten" || k.path == "torch") && !k.seq_lens_sync) {
     refuse(
         "step.seq_lens_sync",
-        "aten in speculative mode takes lengths from the host and needs the sync; set it to true");
+        k.path +
+            " in speculative mode takes lengths from the host and needs the sync; set it to true");
+  }
+  if (const auto* profile = std::get_if<std::string>(&k.op_overhead_ns)) {
+    built_in_dispatch_profile(*profile);  // throws where this build has none
+  }
+  if (k.path == "fused_multi" && k.mode != "speculative") {
+    refuse("step.path",
+           "fused_multi merges the rebuilds of several phases, and mode decode has one; use fused, "
+           "or set step.mode to speculative");
   }
   const std::string problem = composition_problem(k);
   if (!problem.empty()) refuse("step.composition", problem);
@@ -66,6 +76,7 @@ std::int64_t host_bytes(const CaseConfig& config) {
       }
     }
   }
+  if (s.topk > 1) tables += s.custom_mask_bytes();
   // Expected, computed, the timed loop's and one more during the check of paths; twice with SWA.
   return 2 * batch_state + 4 * tables * (s.needs_mapping ? 2 : 1);
 }

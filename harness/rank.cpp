@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,6 +22,7 @@
 #include "harness/overhead.h"
 #include "harness/plan.h"
 #include "harness/rank_result.h"
+#include "harness/spawn.h"
 
 namespace tpjitter {
 namespace {
@@ -54,20 +55,25 @@ class RankProcess {
         plan_(rank_plan_from_text(control.plan())),
         deadlines_(control.deadlines()) {
     context_ = {rank, control.world_size(), &control};
-    blocks_per_point_ = std::max<std::int64_t>(1, blocks_per_point());
+    const std::int64_t blocks = blocks_of_launch();
+    blocks_per_point_ =
+        std::max<std::int64_t>(1, (blocks + kMaxPointsBetween - 1) / kMaxPointsBetween);
+    points_behind_blocks_ = 2 * blocks <= kMaxPointsBetween;
   }
 
   void run() {
     stage(Stage::kPreparing);
     const BackendEntry& backend = find_backend(plan_.backend);
     if (const auto node = backend.numa_node(rank_)) bind_to_numa_node(*node);
+    lock_gpu(slot_.uuid);  // before anything is made on the GPU; held until the process ends
     backend_ = backend.make(context_);
     std::strncpy(slot_.device, backend_->device_name().c_str(), sizeof(slot_.device) - 1);
     std::strncpy(slot_.uuid, backend_->device_uuid().c_str(), sizeof(slot_.uuid) - 1);
-    lock_gpu(slot_.uuid);  // held until the process ends
     pin();
     const Overhead overhead = measure_overhead();
-    result_.overhead = {{"stamp_ns", overhead.stamp_ns}, {"row_ns", overhead.row_ns}};
+    result_.overhead = {{"stamp_ns", overhead.stamp_ns},
+                        {"row_ns", overhead.row_ns},
+                        {"recording_ns", overhead.recording_ns}};
     barrier("start");
     result_.clock_pairs.push_back(clock_pair(rank_, "before"));
     calibrate("before");
@@ -115,14 +121,13 @@ class RankProcess {
     return !points.is_null();
   }
 
-  // Blocks of this launch from one calibration to the next.
-  std::int64_t blocks_per_point() const {
+  std::int64_t blocks_of_launch() const {
     std::int64_t blocks = 0;
     for (const RunOrderEntry& entry : plan_.order) {
       const CaseConfig& config = plan_.cases[entry.case_index];
       blocks += (config.steps + config.block_steps - 1) / config.block_steps;
     }
-    return (blocks + kMaxPointsBetween - 1) / kMaxPointsBetween;
+    return blocks;
   }
 
   void run_controls(const char* when) {
@@ -180,6 +185,7 @@ class RankProcess {
       const bool calibrated = blocks_++ % blocks_per_point_ == 0 && calibrate("between");
       barrier("before a block");
       run_block(entry, config, step, timed, count, calibrated || timed == 0);
+      if (points_behind_blocks_) calibrate("between");
       step += count;
       timed += count;
     }
@@ -243,7 +249,10 @@ class RankProcess {
     for (;;) {
       const std::uint32_t drained = slot_.blocks_drained.load(std::memory_order_acquire);
       if (drained == block) break;
-      if (control_.aborted()) throw RunError("stopped: another rank or the launcher ended the run");
+      if (control_.aborted()) {
+        throw RunError(
+            fmt::format("{} another rank or the launcher ended the run", kStoppedPrefix));
+      }
       if (now_ns() > give_up) throw TimeoutError("the launcher did not take a block of rows");
       futex_wait(slot_.blocks_drained, drained, 50'000'000);
     }
@@ -267,26 +276,31 @@ class RankProcess {
   std::unique_ptr<Backend> backend_;
   RankResult result_;
   std::int64_t sequence_ = 0;
-  std::int64_t blocks_ = 0;  // of this launch, started
-  std::int64_t blocks_per_point_ = 1;
+  std::int64_t blocks_ = 0;            // of this launch, started
+  std::int64_t blocks_per_point_ = 1;  // of clock calibration
+  // In a launch of few blocks the time between two of them, in which the next case is prepared, is
+  // long against the launch: a step of a clock that hides there would widen the bound.
+  bool points_behind_blocks_ = false;
   int points_between_ = 0;
 };
 
 }  // namespace
 
-int rank_main(int control_fd, int rank) {
+int rank_main(int control_fd, int rank, pid_t parent) {
   // Ctrl-C and a stopping service reach the whole group; the launcher decides.
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) signal(number, SIG_IGN);
-  const pid_t parent = getppid();
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) return kExitRunFailed;  // the launcher died in between
+  if (!die_with_parent(parent)) return kExitRunFailed;
   ControlSegment control = ControlSegment::open(control_fd);
   if (rank < 0 || rank >= control.world_size()) {
     throw RunError("rank: no such rank; ranks are started by `tpjitter run`, not by hand");
   }
   control.rank(rank).pid.store(getpid());
+  std::optional<RankProcess> process;  // taken down after its failure is known to all
   try {
-    RankProcess(control, rank).run();
+    process.emplace(control, rank).run();
+  } catch (const PeerTimeout& error) {
+    control.fail(rank, error.what(), error.peer());
+    return kExitRunFailed;
   } catch (const std::exception& error) {
     control.fail(rank, error.what());
     return kExitRunFailed;

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 #include "harness/contract/error.h"
@@ -37,6 +38,15 @@ bool is_run_file(const std::string& name) {
          (name.starts_with("rank") && name.ends_with(".npy"));
 }
 
+// The schema stands first, so that a run.json that was cut off is still known for what it is.
+bool begins_as_run(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string begin(256, '\0');
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<std::size_t>(file.gcount()));
+  return begin.find("\"tpjitter.run/") != std::string::npos;
+}
+
 }  // namespace
 
 void check_run_directory(const fs::path& directory, bool overwrite) {
@@ -60,6 +70,13 @@ void check_run_directory(const fs::path& directory, bool overwrite) {
     throw ConfigError(fmt::format(
         "--out {}: exists and is not a run; nothing was touched, name another directory",
         directory.string()));
+  }
+  // Whatever else has a file of this name: its directory is not ours to replace.
+  if (is_run && !begins_as_run(directory / "run.json")) {
+    throw ConfigError(
+        fmt::format("--out {}: its run.json is not one of tpjitter; nothing was touched, name "
+                    "another directory",
+                    directory.string()));
   }
   if (is_run && !overwrite) {
     throw ConfigError(

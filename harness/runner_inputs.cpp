@@ -2,10 +2,15 @@
 
 #include <algorithm>
 
+#include "kernels/tree_mask.h"
+
 namespace tpjitter {
 
 RunnerInputs::RunnerInputs(const ServingShape& shape, const PlannedPhase& phase)
-    : live_rows_(shape.live_batch), batch_size_(shape.batch_size), phase_(phase) {
+    : live_rows_(shape.live_batch),
+      batch_size_(shape.batch_size),
+      phase_(phase),
+      seed_(shape.seed) {
   const auto rows = static_cast<std::size_t>(shape.max_batch);
   const bool stale = phase.has_own_inputs() && phase.runner.stale_padded_rows;
   req_pool_indices_.assign(rows, stale ? kStalePoolRow : 0);
@@ -17,6 +22,13 @@ RunnerInputs::RunnerInputs(const ServingShape& shape, const PlannedPhase& phase)
   }
   if (phase.writes_slots())
     out_cache_loc_.assign(rows * static_cast<std::size_t>(phase.query_len), 0);
+  if (shape.topk == 1) return;
+  if (phase.inputs == PhaseInputs::kDraft) {
+    tree_cache_loc_.assign(rows * static_cast<std::size_t>(shape.topk * shape.draft_steps), 0);
+  }
+  if (phase.inputs == PhaseInputs::kVerify) {
+    custom_mask_.assign(static_cast<std::size_t>(shape.custom_mask_bytes()), 1);
+  }
 }
 
 void RunnerInputs::set(const StepInputs& inputs) {
@@ -30,7 +42,23 @@ void RunnerInputs::set(const StepInputs& inputs) {
   if (!phase_.writes_slots()) return;
   const std::int64_t* slots = inputs.out_cache_loc.data();
   if (phase_.inputs == PhaseInputs::kDraft) {
-    slots = inputs.draft_cache_loc.data() + std::int64_t{batch_size_} * phase_.draft_pass;
+    slots = inputs.draft_cache_loc.data() +
+            std::int64_t{batch_size_} * phase_.query_len * phase_.draft_pass;
+  }
+  if (!tree_cache_loc_.empty()) {
+    const auto a_row = static_cast<std::int64_t>(inputs.tree_cache_loc.size()) / batch_size_;
+    std::copy_n(inputs.tree_cache_loc.begin(), live * a_row, tree_cache_loc_.begin());
+  }
+  if (!custom_mask_.empty()) {
+    kernels::TreeMaskArgs mask;
+    mask.seq_lens = seq_lens_.data();
+    mask.step = &inputs.step;
+    mask.custom_mask = custom_mask_.data();
+    mask.mask_len = static_cast<std::int64_t>(custom_mask_.size());
+    mask.seed = seed_;
+    mask.live_rows = live_rows_;
+    mask.draft_tokens = phase_.query_len;
+    kernels::reference_tree_mask(mask);
   }
   std::copy_n(slots, live * phase_.query_len, out_cache_loc_.begin());
 }
@@ -47,6 +75,9 @@ PhaseArrays RunnerInputs::arrays(const ServingState& state) const {
   arrays.full_to_swa = state.full_to_swa().data();
   arrays.full_to_swa_len = static_cast<std::int64_t>(state.full_to_swa().size());
   arrays.seq_lens_cpu = seq_lens_cpu_.data();
+  if (!tree_cache_loc_.empty()) arrays.tree_cache_loc = tree_cache_loc_.data();
+  if (!custom_mask_.empty()) arrays.custom_mask = custom_mask_.data();
+  arrays.custom_mask_len = static_cast<std::int64_t>(custom_mask_.size());
   return arrays;
 }
 

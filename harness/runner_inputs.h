@@ -32,6 +32,9 @@ class RunnerInputs {
   PlannedPhase phase_;
   std::vector<std::int64_t> req_pool_indices_, out_cache_loc_, seq_lens_cpu_;
   std::vector<std::int32_t> seq_lens_, accept_lens_;
+  std::vector<std::int64_t> tree_cache_loc_;  // draft passes of trees
+  std::vector<std::uint8_t> custom_mask_;     // target-verify of trees
+  std::uint64_t seed_;
 };
 
 }  // namespace tpjitter

@@ -28,15 +28,27 @@ std::int32_t prefix_of(const ServingShape& s, std::int32_t pool_row) {
   return low + static_cast<std::int32_t>(mix64(s.seed * 31 + pool_row) % span);
 }
 
-// The pages past the prefix exist twice: successive requests of a row use other slots there.
 // Tokens past seq_lens that have a slot: what a step may write or accept.
 std::int32_t reach(const ServingShape& s) {
   return std::max({kMaxAccept, s.query_len, s.draft_passes});
 }
 
-std::int64_t pages_of(const ServingShape& s, std::int32_t pool_row) {
+// The pages past the prefix exist twice: successive requests of a row use other slots there.
+std::int64_t own_pages(const ServingShape& s, std::int32_t pool_row) {
   const std::int64_t prefix_pages = (prefix_of(s, pool_row) + s.page_size - 1) / s.page_size;
   return prefix_pages + 2 * (s.max_seq_pages - prefix_pages);
+}
+
+// Of a tree's branch: it begins in a page of its own at the place where the cached tokens end.
+std::int64_t branch_pages(const ServingShape& s) {
+  return (s.page_size - 1 + s.draft_steps + s.page_size - 1) / s.page_size;
+}
+
+// Successive steps draft into other pages, or a stale table of branches would look right.
+constexpr std::int64_t kTreeSets = 3;
+
+std::int64_t pages_of(const ServingShape& s, std::int32_t pool_row) {
+  return own_pages(s, pool_row) + (s.topk > 1 ? kTreeSets * s.topk * branch_pages(s) : 0);
 }
 
 }  // namespace
@@ -63,6 +75,8 @@ ServingShape ServingShape::of(const CaseConfig& config) {
   if (config.mode == "speculative") {
     s.query_len = static_cast<std::int32_t>(config.draft_tokens);
     s.draft_passes = static_cast<std::int32_t>(config.draft_steps) - 1;
+    s.topk = static_cast<std::int32_t>(config.topk);
+    s.draft_steps = static_cast<std::int32_t>(config.draft_steps);
   }
   s.page_size = static_cast<std::int32_t>(config.page_size);
   const std::int64_t room =
@@ -131,7 +145,10 @@ ServingState::ServingState(const ServingShape& shape) : shape_(shape) {
   inputs_.req_pool_indices.assign(s.batch_size, 0);
   inputs_.seq_lens.assign(s.batch_size, 1);
   inputs_.out_cache_loc.assign(std::int64_t{s.batch_size} * s.query_len, 0);
-  inputs_.draft_cache_loc.assign(std::int64_t{s.batch_size} * s.draft_passes, 0);
+  inputs_.draft_cache_loc.assign(std::int64_t{s.batch_size} * s.draft_passes * s.topk, 0);
+  if (s.topk > 1) {
+    inputs_.tree_cache_loc.assign(std::int64_t{s.batch_size} * s.topk * s.draft_steps, 0);
+  }
   inputs_.accept_lens.assign(s.batch_size, s.query_len);
   inputs_.writes.reserve(max_writes());
   inputs_.resets.reserve(s.live_batch);
@@ -181,6 +198,30 @@ std::int32_t ServingState::slot_of(std::int32_t pool_row, std::int64_t position)
                                    position % shape_.page_size);
 }
 
+std::int32_t ServingState::tree_slot(std::int32_t pool_row, std::int32_t branch,
+                                     std::int64_t position) const {
+  const std::int64_t set = inputs_.step % kTreeSets;
+  const std::int64_t page =
+      (set * shape_.topk + branch) * branch_pages(shape_) + position / shape_.page_size;
+  const std::int64_t index = first_page_[pool_row] + own_pages(shape_, pool_row) + page;
+  return static_cast<std::int32_t>(std::int64_t{pages_[index]} * shape_.page_size +
+                                   position % shape_.page_size);
+}
+
+// Slots of a draft tree are the draft step's own and never in req_to_token.
+void ServingState::locate_branches(std::int32_t row) {
+  const std::int64_t begun = inputs_.seq_lens[row] % shape_.page_size;
+  for (std::int32_t branch = 0; branch < shape_.topk; ++branch) {
+    const std::int64_t at = std::int64_t{row} * shape_.topk + branch;
+    for (std::int32_t i = 0; i < shape_.draft_steps; ++i) {
+      const std::int32_t slot = tree_slot(pool_row_[row], branch, begun + i);
+      inputs_.tree_cache_loc[at * shape_.draft_steps + i] = slot;
+      if (i == shape_.draft_passes) continue;  // no pass writes it
+      inputs_.draft_cache_loc[std::int64_t{i} * shape_.batch_size * shape_.topk + at] = slot;
+    }
+  }
+}
+
 void ServingState::join(std::int32_t row) {
   // The row that leaves takes the place of the one that joins: the last to be reused.
   const std::int32_t joined = free_rows_[free_head_];
@@ -212,9 +253,13 @@ void ServingState::locate(std::int32_t row) {
   for (std::int32_t j = 0; j < shape_.query_len; ++j) {
     inputs_.out_cache_loc[std::int64_t{row} * shape_.query_len + j] = req_to_token_[first + j];
   }
-  for (std::int32_t pass = 0; pass < shape_.draft_passes; ++pass) {
-    inputs_.draft_cache_loc[std::int64_t{pass} * shape_.batch_size + row] =
-        req_to_token_[first + pass];
+  if (shape_.topk > 1) {
+    locate_branches(row);
+  } else {
+    for (std::int32_t pass = 0; pass < shape_.draft_passes; ++pass) {
+      inputs_.draft_cache_loc[std::int64_t{pass} * shape_.batch_size + row] =
+          req_to_token_[first + pass];
+    }
   }
   inputs_.accept_lens[row] = accepted_tokens(shape_.seed, inputs_.step, row);
 }

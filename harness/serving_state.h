@@ -22,6 +22,8 @@ struct ServingShape {
   std::int64_t max_context = 0;     // req_to_token row stride, tokens
   std::int32_t query_len = 1;       // tokens a row in target-verify and draft-extend
   std::int32_t draft_passes = 0;    // speculative mode; 0: decode
+  std::int32_t topk = 1;            // branches of a request's draft tree
+  std::int32_t draft_steps = 0;     // slots of a branch; 0: decode
   std::int32_t pool_rows = 0;       // rows of req_to_token; row 0 is reserved for padding
   std::int64_t num_slots = 0;       // KV slots, page 0 reserved for padding
   std::int32_t context_tokens = 0;  // longest prefix a request joins with
@@ -29,6 +31,10 @@ struct ServingShape {
   std::uint64_t seed = 0;
 
   static ServingShape of(const CaseConfig& config);
+  // Of target-verify's mask at the longest lengths: each draft token sees all before it.
+  std::int64_t custom_mask_bytes() const {
+    return max_batch * (max_context + query_len) * query_len;
+  }
 };
 
 // A new token, or the first slot of a row that changes hands: req_to_token[flat] = slot.
@@ -52,11 +58,15 @@ struct StepInputs {
   // Slots that this step writes; padded rows 0. Decode: [batch_size], of token seq_lens - 1.
   // Speculative: [batch_size, query_len], of the draft tokens seq_lens, seq_lens + 1, ...
   std::vector<std::int64_t> out_cache_loc;
-  std::vector<std::int64_t> draft_cache_loc;  // [draft_passes, batch_size], of draft token `pass`
-  std::vector<std::int32_t> accept_lens;      // [batch_size] tokens that this step accepts; padded
-                                              // rows query_len; what draft-extend (cumsum) reads
-  std::vector<TokenWrite> writes;             // see max_writes()
-  std::vector<LengthReset> resets;            // capacity live_batch; all rows in step 0
+  // [draft_passes, batch_size, topk], of draft token `pass`; in a tree of the branch's.
+  std::vector<std::int64_t> draft_cache_loc;
+  // The same slots as the engine's draft step allocates them, [batch_size, topk, draft_steps], with a
+  // last one that no pass writes. Trees only.
+  std::vector<std::int64_t> tree_cache_loc;
+  std::vector<std::int32_t> accept_lens;  // [batch_size] tokens that this step accepts; padded
+                                          // rows query_len; what draft-extend (cumsum) reads
+  std::vector<TokenWrite> writes;         // see max_writes()
+  std::vector<LengthReset> resets;        // capacity live_batch; all rows in step 0
 };
 
 class ServingState {
@@ -78,6 +88,8 @@ class ServingState {
 
  private:
   std::int32_t slot_of(std::int32_t pool_row, std::int64_t position) const;
+  std::int32_t tree_slot(std::int32_t pool_row, std::int32_t branch, std::int64_t position) const;
+  void locate_branches(std::int32_t row);
   void write(std::int64_t flat, std::int32_t slot);
   void give_up(std::int32_t pool_row);
   void take_over(std::int32_t pool_row);
@@ -90,7 +102,7 @@ class ServingState {
   std::vector<std::int32_t> req_to_token_;
   std::vector<std::int64_t> full_to_swa_;
   std::vector<std::int32_t> pages_;          // shuffled page ids; see first_page_
-  std::vector<std::int64_t> first_page_;     // per pool row, index into pages_
+  std::vector<std::int64_t> first_page_;     // per pool row, index into pages_; its branches' last
   std::vector<std::int32_t> prefix_tokens_;  // per pool row, length at which a request joins
   std::vector<std::int32_t> generation_;     // per pool row, requests it has carried
   std::vector<std::int32_t> free_rows_;      // pool rows without a request, a ring

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -25,6 +27,7 @@ pid_t spawn_self(std::vector<std::string> words, int inherited_fd) {
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
 
   words.insert(words.begin(), "tpjitter");
+  words.insert(words.end(), {"--parent", std::to_string(getpid())});
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -38,6 +41,11 @@ pid_t spawn_self(std::vector<std::string> words, int inherited_fd) {
         fmt::format("tpjitter {} could not be started: {}", words[1], std::strerror(error)));
   }
   return pid;
+}
+
+bool die_with_parent(pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return getppid() == parent;
 }
 
 }  // namespace tpjitter

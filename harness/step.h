@@ -75,8 +75,7 @@ void run_step(Device& device, StepContext& context, std::int64_t step, std::span
   // Where nothing happens between two events they share a stamp.
   std::int64_t at_ns = accept_seen_ns;
   if (delay_ns > 0 && context.injection.where == InjectWhere::kBeforeDispatch) {
-    spin_until_ns(accept_seen_ns + delay_ns);
-    at_ns = now_ns();
+    at_ns = spin_until_ns(accept_seen_ns + delay_ns);
   }
   for (int phase = 0; phase < static_cast<int>(rows.size()); ++phase) {
     PhaseRow& row = rows[phase];
@@ -105,8 +104,7 @@ void run_step(Device& device, StepContext& context, std::int64_t step, std::span
     row.dispatch_end_ns = at_ns;
 
     if (delay_ns > 0 && phase == 0 && context.injection.where == InjectWhere::kBeforeLaunch) {
-      spin_until_ns(at_ns + delay_ns);
-      at_ns = now_ns();
+      at_ns = spin_until_ns(at_ns + delay_ns);
     }
 
     if (!planned.launches) {  // its forward is in the graph of a later phase

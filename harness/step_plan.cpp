@@ -15,6 +15,7 @@ StepPlan empty_speculative_plan(const CaseConfig& config) {
   plan.graphs = 0;
   plan.query_len = static_cast<std::int32_t>(config.draft_tokens);
   plan.draft_passes = static_cast<int>(config.draft_steps) - 1;
+  plan.topk = static_cast<std::int32_t>(config.topk);
   return plan;
 }
 
@@ -34,6 +35,7 @@ void append_draft_passes(const CaseConfig& config, StepPlan& plan) {
     draft.graph = plan.graphs;
     draft.launches = !one_draft_graph || pass + 1 == plan.draft_passes;
     draft.seqlen_offset = pass + 1;
+    draft.query_len = static_cast<std::int32_t>(config.topk);
     draft.swa = config.draft_swa;
     draft.draft_model = true;
     draft.layers = static_cast<std::int32_t>(config.draft_layers);
@@ -90,6 +92,14 @@ int StepPlan::last_phase(int g) const {
   int i = first_phase(g);
   while (i < static_cast<int>(phases.size()) && phases[i].graph == g) ++i;
   return i;
+}
+
+std::vector<int> phases_ready_at_begin(const StepPlan& plan) {
+  std::vector<int> ready;
+  for (int i = 0; i < static_cast<int>(plan.phases.size()); ++i) {
+    if (!plan.phases[i].has_own_inputs()) ready.push_back(i);
+  }
+  return ready;
 }
 
 bool reads_in_forward(const CaseConfig& config) {

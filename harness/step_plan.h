@@ -38,7 +38,7 @@ struct PlannedPhase {
   int graph = 0;         // ordinal of the graph that this phase's forward is in
   bool launches = true;  // false: the graph is launched after a later rebuild
   std::int32_t seqlen_offset = 0;
-  std::int32_t query_len = 1;  // tokens a row
+  std::int32_t query_len = 1;  // tokens a row; of a draft pass the branches
   kernels::QueryMode q_mode = kernels::QueryMode::kPreset;
   bool swa = false;
   bool draft_model = false;   // the forward is the draft model's
@@ -60,7 +60,12 @@ struct StepPlan {
   int graphs = 1;
   std::int32_t query_len = 1;  // draft tokens in speculative mode, else 1
   int draft_passes = 0;
+  std::int32_t topk = 1;  // above 1: draft trees
 
+  // Its inputs have a tree's mask, which one kernel makes.
+  bool masks_tree(int phase) const {
+    return topk > 1 && phases[phase].inputs == PhaseInputs::kVerify;
+  }
   // Phases whose forwards are in graph `g`, in order: [first, last).
   int first_phase(int g) const;
   int last_phase(int g) const;
@@ -73,6 +78,10 @@ std::vector<std::int32_t> captured_batch_sizes(const CaseConfig& config);
 // Whether the forwards themselves read what the scheduler writes: their metadata is rebuilt by
 // their first kernels.
 bool reads_in_forward(const CaseConfig& config);
+// Phases that `fused_multi` rebuilds in one launch, in order; the launch is at the first of them. What
+// draft passes and target-verify read is there when the step begins; draft-extend reads the runner's
+// lengths and what verify accepted.
+std::vector<int> phases_ready_at_begin(const StepPlan& plan);
 // Whether the scheduler's writes have a stream of their own. Without it (post_replay) everything is
 // on one stream, whose order does what an event after the replay would: no events, no cost.
 bool has_schedule_stream(const CaseConfig& config);

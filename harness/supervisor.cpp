@@ -147,13 +147,31 @@ void Supervisor::fail(const std::string& reason) {
   control_.abort();
 }
 
+bool Supervisor::only_noticed(int rank) {
+  const RankSlot& slot = control_.rank(rank);
+  if (slot.failed.load(std::memory_order_acquire) == 0) return false;
+  return slot.waited_for >= 0 || std::string_view(slot.error).starts_with(kStoppedPrefix);
+}
+
+// A rank's wait for another one passed its deadline, and nobody has failed by himself.
+std::string Supervisor::reason_of_late_rank(int noticed_by) {
+  const int late = control_.rank(noticed_by).waited_for;
+  const std::string noticed = describe_end(noticed_by);
+  if (late >= control_.world_size() || !children_[late].running) return noticed;
+  outcome_.ranks[late].status = "hung";
+  return fmt::format("rank {} was waited for in vain at {}; {}", late, where(late), noticed);
+}
+
 void Supervisor::check_ended() {
-  // A rank that was killed outranks one that only noticed; a rank that was told to stop says so.
-  int culprit = -1;
+  // In this order: a rank that was killed, one that failed by itself, one that another waited for;
+  // a rank that was told to stop comes last, and only when all have ended and none has said more.
+  int culprit = -1, late_by = -1, stopped_by = -1;
+  bool any_runs = false;
   for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
     const Child& child = children_[k];
-    RankSlot& slot = control_.rank(k);
+    const RankSlot& slot = control_.rank(k);
     const bool failed = slot.failed.load(std::memory_order_acquire) != 0;
+    any_runs = any_runs || child.running;
     if (child.running && !failed) continue;
     if (!child.running && WIFEXITED(child.wait_status) && WEXITSTATUS(child.wait_status) == 0 &&
         is_finished(slot)) {
@@ -163,11 +181,20 @@ void Supervisor::check_ended() {
       culprit = k;
       break;
     }
-    if (std::string_view(slot.error).starts_with("stopped:")) continue;
-    if (culprit < 0) culprit = k;
+    int& first = !only_noticed(k) ? culprit : slot.waited_for >= 0 ? late_by : stopped_by;
+    if (first < 0) first = k;
   }
-  if (culprit < 0) return;
-  std::string reason = describe_end(culprit);
+  std::string reason;
+  if (culprit >= 0) {
+    reason = describe_end(culprit);
+  } else if (late_by >= 0) {
+    reason = reason_of_late_rank(late_by);
+  } else if (stopped_by >= 0 && !any_runs) {
+    reason = describe_end(stopped_by);
+    outcome_.ranks[stopped_by].status = "failed";
+  } else {
+    return;
+  }
   if (const std::string stopped = stopped_ranks(); !stopped.empty()) {
     reason = stopped + "; " + reason;
   }
@@ -248,6 +275,29 @@ void Supervisor::kill_others() {
   while (reap()) usleep(kPollMs * 1000);
 }
 
+// How each rank of a failed launch ended, and the rows that it never handed over. `ran`: alive when
+// the failure was seen, so that we ended it.
+void Supervisor::note_ends(const std::vector<bool>& ran) {
+  for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
+    RankEnd& end = outcome_.ranks[k];
+    const RankSlot& slot = control_.rank(k);
+    if (end.status == "complete") {
+      if (slot.failed.load() != 0 && !only_noticed(k)) {
+        end.status = "failed";
+      } else if (!ran[k] && WIFSIGNALED(children_[k].wait_status)) {
+        end.status = "died";
+      } else if (!is_finished(slot)) {
+        end.status = "stopped";
+      }
+    }
+    if (end.status != "complete") end.ended_at = where(k);
+    try {
+      drain_partial(k);
+    } catch (const Error&) {  // the reason is known already; what is written is kept
+    }
+  }
+}
+
 LaunchOutcome Supervisor::run() {
   for (int k = 0; k < static_cast<int>(children_.size()); ++k) start(k);
   try {
@@ -275,26 +325,7 @@ LaunchOutcome Supervisor::run() {
     } catch (const Error&) {  // rows of the last blocks have no place either
       kill_others();
     }
-    for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
-      RankEnd& end = outcome_.ranks[k];
-      const RankSlot& slot = control_.rank(k);
-      const Child& child = children_[k];
-      if (end.status != "hung") {
-        const bool own_error =
-            slot.failed.load() != 0 && !std::string_view(slot.error).starts_with("stopped:");
-        if (own_error)
-          end.status = "failed";
-        else if (!ran[k] && WIFSIGNALED(child.wait_status))
-          end.status = "died";
-        else if (!is_finished(slot))
-          end.status = "stopped";
-      }
-      if (end.status != "complete") end.ended_at = where(k);
-      try {
-        drain_partial(k);
-      } catch (const Error&) {  // the reason is known already; what is written is kept
-      }
-    }
+    note_ends(ran);
   }
   outcome_.failure = failure_;
   return outcome_;

@@ -55,6 +55,10 @@ class Supervisor {
   void check_hung();
   std::string stopped_ranks();
   void check_signals();
+  // The failed rank only reports that another one ended or was late.
+  bool only_noticed(int rank);
+  std::string reason_of_late_rank(int noticed_by);
+  void note_ends(const std::vector<bool>& ran);
   void fail(const std::string& reason);
   void end_others();
   void kill_others();

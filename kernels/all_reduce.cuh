@@ -64,17 +64,20 @@ __device__ __forceinline__ void reduce_inputs(const AllReduceArgs& args, std::in
   }
 }
 
-// Look at the clock and the abort word, every kSpinsPerCheck spins of one wait. True: give up.
-template <class Args>
-__device__ __forceinline__ bool must_stop(const Args& args, std::int64_t& first_check_ns, int peer,
-                                          std::uint32_t expected, std::uint32_t seen) {
+// A look at the clock and the abort word, every kSpinsPerCheck spins of one wait: `checked_ns` is 0
+// at the first and then what this returned; kStopWaiting: give up. Not inlined, so that the code
+// behind a wait follows that of the wait: fetching instructions from further on shows in the time.
+inline constexpr std::int64_t kStopWaiting = -1;
+static __device__ __noinline__ std::int64_t check_wait(const SpinGuard& guard,
+                                                       std::int64_t checked_ns,
+                                                       const DeviceFault& fault) {
   const std::int64_t now = globaltimer_ns();
-  if (first_check_ns == 0) first_check_ns = now;
-  if (now - first_check_ns > args.guard.deadline_ns) {
-    report_expiry(args.guard, {args.rank, peer, args.ordinal, expected, seen, 1});
-    return true;
+  if (checked_ns == 0) checked_ns = now;
+  if (now - checked_ns > guard.deadline_ns) {
+    report_expiry(guard, fault);
+    return kStopWaiting;
   }
-  return aborted(args.guard);
+  return aborted(guard) ? kStopWaiting : checked_ns;
 }
 
 struct Arrival {
@@ -84,14 +87,26 @@ struct Arrival {
   bool stop = false;  // aborted or past the deadline
 };
 
+// Keeps a value in a register where the compiler would work it out again behind a wait.
+template <class T>
+__device__ __forceinline__ void keep(T& value) {
+  asm volatile("" : "+l"(value));
+}
+
+__device__ __forceinline__ AllReduceStamp* stamp_at(const StampRing& ring, std::int64_t entry,
+                                                    std::int32_t ordinal) {
+  return ring.all_reduces + entry * ring.all_reduces_per_replay + ordinal;
+}
+
 // Tells the peer's block of this index that this rank's has reached `epoch`, then polls the peer's
 // flag for the same; flags are compared by signed difference. The release is a fence and a relaxed
 // store, with the own stamp between: what the kernels before have written may take most of a
 // microsecond to drain, which is this rank's lateness and not the flag's flight. The peer's stamp is
-// read in the iteration that saw the flag.
-template <bool kStamped>
+// read in the iteration that saw the flag. `released(own_ns)` is called between the two.
+template <class Released>
 __device__ __forceinline__ Arrival exchange_flags(const AllReduceArgs& args, int peer,
-                                                  std::uint32_t epoch) {
+                                                  std::uint32_t epoch, bool stamped,
+                                                  Released released) {
   const auto flag_of = [&](int owner, int writer) {
     return words_at(args.arenas[owner], AllReduceArena::kFlags) + blockIdx.x * kMaxAllReduceRanks +
            writer;
@@ -99,28 +114,41 @@ __device__ __forceinline__ Arrival exchange_flags(const AllReduceArgs& args, int
   const std::uint32_t* flag = flag_of(args.rank, peer);
   Arrival arrival;
   fence_release_system();
-  if constexpr (kStamped) arrival.own_ns = globaltimer_ns();
+  if (stamped) arrival.own_ns = globaltimer_ns();
   store_relaxed_system(flag_of(peer, args.rank), epoch);
-  std::int64_t first_check_ns = 0;
+  released(arrival.own_ns);
+  std::int64_t checked_ns = 0;
   std::uint32_t seen = load_acquire_system(flag);
   for (std::uint32_t spins = 1; static_cast<std::int32_t>(seen - epoch) < 0; ++spins) {
     arrival.waited = true;
-    if (spins % kSpinsPerCheck == 0 && must_stop(args, first_check_ns, peer, epoch, seen)) {
-      arrival.stop = true;
-      return arrival;
+    if (spins % kSpinsPerCheck == 0) {
+      checked_ns =
+          check_wait(args.guard, checked_ns, {args.rank, peer, args.ordinal, epoch, seen, 1});
+      if (checked_ns == kStopWaiting) {
+        arrival.stop = true;
+        return arrival;
+      }
     }
     seen = load_acquire_system(flag);
   }
-  if constexpr (kStamped) arrival.seen_ns = globaltimer_ns();
+  if (stamped) arrival.seen_ns = globaltimer_ns();
   return arrival;
 }
 
+// With programmatic launch: everything before this kernel has ended; the next may come up.
+__device__ __forceinline__ void begin_all_reduce(bool pdl) {
+  if (!pdl) return;
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
+}
+
 // The start barrier of pull and two-shot: warp p's lane 0 talks to peer p, so that no peer's stamp
-// waits for another peer's flag.
+// waits for another peer's flag. Block 0 stands for the rank in the stamp: addresses are ready before
+// the wait, and what is known is stored at once, so that the end of the kernel waits for one store.
 template <int kRanks, bool kStamped>
 class StartBarrier {
  public:
-  // Shared memory of the stamp: per peer; `own` is the earliest.
+  // Shared memory of the stamp with several peers: `own` is the earliest.
   struct Shared {
     std::int64_t own_ns[kMaxAllReduceRanks];
     bool waited[kMaxAllReduceRanks];
@@ -133,20 +161,27 @@ class StartBarrier {
   __device__ bool pass() {
     if (talks()) {
       // Independent loads, in flight together.
-      if constexpr (kStamped) entry_ = *args_.ring.entry;
+      const bool stamped = kStamped && blockIdx.x == 0;
+      const std::int64_t entry = stamped ? *args_.ring.entry : 0;
       arrival_.stop = aborted(args_.guard);
       epoch_ = words_at(args_.arenas[args_.rank], AllReduceArena::kEpochs)[blockIdx.x] + 1;
+      const auto released = [&](std::int64_t own_ns) {
+        if (!stamped) return;
+        stamp_ = stamp_at(args_.ring, entry, args_.ordinal);
+        if (kRanks <= 2 && own_ns != 0) stamp_->own_ns = own_ns;
+      };
       if (!arrival_.stop && peer() != args_.rank) {
-        arrival_ = exchange_flags<kStamped>(args_, peer(), epoch_);
-      } else if constexpr (kStamped) {
-        arrival_.own_ns = globaltimer_ns();
-      }
-      if constexpr (kStamped) {  // after the flag: nothing of the stamp is on its way
+        arrival_ = exchange_flags(args_, peer(), epoch_, stamped, released);
+      } else {
         // With peers the rank's own warp, which releases nothing, does not count.
-        shared_.own_ns[peer()] = kRanks > 1 && peer() == args_.rank ? INT64_MAX : arrival_.own_ns;
+        released(kRanks == 1 && stamped ? globaltimer_ns() : 0);
+      }
+      if (kRanks > 2 && stamped) {
+        shared_.own_ns[peer()] = peer() == args_.rank ? INT64_MAX : arrival_.own_ns;
         shared_.waited[peer()] = arrival_.waited;
       }
     }
+    keep(stamp_);
     return __syncthreads_or(arrival_.stop) == 0;
   }
 
@@ -156,7 +191,9 @@ class StartBarrier {
     bool stop = false;
     if (talks()) {
       ++epoch_;
-      if (peer() != args_.rank) stop = exchange_flags<false>(args_, peer(), epoch_).stop;
+      if (peer() != args_.rank) {
+        stop = exchange_flags(args_, peer(), epoch_, false, [](std::int64_t) {}).stop;
+      }
     }
     return __syncthreads_or(stop) == 0;
   }
@@ -166,23 +203,26 @@ class StartBarrier {
     words_at(args_.arenas[args_.rank], AllReduceArena::kEpochs)[blockIdx.x] = epoch_;
   }
 
-  // After the thread's share; block 0 stands for the rank, and its first thread for the end.
+  // After the thread's share; block 0's first thread stands for the end.
   __device__ void stamp() {
-    if (blockIdx.x != 0 || !talks()) return;
+    if (stamp_ == nullptr) return;
     const std::int64_t end_ns = globaltimer_ns();
-    AllReduceStamp& stamp =
-        args_.ring.all_reduces[entry_ * args_.ring.all_reduces_per_replay + args_.ordinal];
-    stamp.seen_ns[peer()] = arrival_.seen_ns;
-    if (threadIdx.x != 0) return;
-    std::int64_t first_own_ns = shared_.own_ns[0];
-    std::uint32_t late = 0;
-    for (int p = 0; p < kRanks; ++p) {
-      first_own_ns = min(first_own_ns, shared_.own_ns[p]);
-      late |= shared_.waited[p] ? 1u << p : 0u;
+    stamp_->seen_ns[peer()] = arrival_.seen_ns;
+    if (kRanks <= 2 && (kRanks == 1 || peer() != args_.rank)) {
+      stamp_->waited = arrival_.waited ? 1u << peer() : 0u;
     }
-    stamp.own_ns = first_own_ns;
-    stamp.end_ns = end_ns;
-    stamp.waited = late;
+    if (threadIdx.x != 0) return;
+    stamp_->end_ns = end_ns;
+    if constexpr (kRanks > 2) {
+      std::int64_t first_own_ns = shared_.own_ns[0];
+      std::uint32_t late = 0;
+      for (int p = 0; p < kRanks; ++p) {
+        first_own_ns = min(first_own_ns, shared_.own_ns[p]);
+        late |= shared_.waited[p] ? 1u << p : 0u;
+      }
+      stamp_->own_ns = first_own_ns;
+      stamp_->waited = late;
+    }
   }
 
  private:
@@ -193,7 +233,7 @@ class StartBarrier {
   Shared& shared_;
   Arrival arrival_;
   std::uint32_t epoch_ = 0;
-  std::int64_t entry_ = 0;
+  AllReduceStamp* stamp_ = nullptr;  // null for threads that take none
 };
 
 // Grid and template of a launch. Policy: `Args`, what its kernels take, with `static Args
@@ -229,8 +269,16 @@ int launch_all_reduce(const AllReduceArgs& args, std::int64_t packs, cudaStream_
       TPJITTER_KERNELS(5), TPJITTER_KERNELS(6), TPJITTER_KERNELS(7), TPJITTER_KERNELS(8)};
 #undef TPJITTER_KERNELS
   const Kernel kernel = kKernels[arena.world_size - 1][args.ring.all_reduces != nullptr ? 1 : 0];
-  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream>>>(
-      Policy::args(args));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(blocks);
+  config.blockDim = static_cast<unsigned>(threads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = args.pdl ? 1 : 0;
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, Policy::args(args)));
   return cudaGetLastError();
 }
 

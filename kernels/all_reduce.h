@@ -70,7 +70,11 @@ struct AllReduceArgs {
   std::int32_t max_blocks = kMaxAllReduceBlocks;  // cap: all ranks of a GPU resident together
   std::int32_t blocks = 0;   // 0: by the kernel's table. All three the same on every rank
   std::int32_t threads = 0;  // a block; 0: by the kernel's table
-  StampRing ring;            // without all_reduces: the unstamped build
+  // Programmatic launch: the kernel may start before the one ahead of it in the stream has ended,
+  // and waits for its end before it touches memory; the kernel behind it may start early likewise.
+  // Every kernel of such a chain must wait so: then stream order holds, on which the arenas rely.
+  bool pdl = false;
+  StampRing ring;  // without all_reduces: the unstamped build
   SpinGuard guard;
 };
 
@@ -89,11 +93,12 @@ inline constexpr AllReduceKernel kAllReduceKernels[] = {
     {"two_shot", launch_two_shot},
 };
 
-// Smallest size at which two shots move enough less than one to pay for their second barrier; the
-// thresholds of vLLM and SGLang v1 with every pair on NVLink. With two ranks both move the same.
+// Smallest size at which two shots move enough less than one to pay for their second barrier. With
+// two ranks both move the same. Up to four: measured on 4 x H200 against push, bench_all_reduce
+// (2026-11); above: the threshold of vLLM and SGLang v1 with every pair on NVLink.
 constexpr std::int64_t two_shot_from_bytes(int world_size) {
   if (world_size <= 2) return kMaxAllReduceBytes + 1;
-  return world_size <= 4 ? 512 << 10 : 256 << 10;
+  return world_size <= 4 ? 1 << 20 : 256 << 10;
 }
 
 // "auto" is push below that threshold, two-shot from it on. Null for a name that is not ours.

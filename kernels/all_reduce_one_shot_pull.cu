@@ -15,7 +15,7 @@
 // is done with all-reduce n. But this rank overwrites that buffer only for all-reduce n + 2, which
 // its stream starts after its all-reduce n + 1 has ended, and no all-reduce of any kernel ends
 // before every peer has begun it, that is before the peer's all-reduce n has ended (stream order;
-// no programmatic dependent launch of all-reduces, which would break this).
+// with programmatic launch each kernel waits for the end of the one before it first).
 #include "kernels/all_reduce.cuh"
 
 namespace tpjitter::kernels {
@@ -24,6 +24,7 @@ namespace {
 template <int kRanks, bool kStamped>
 __global__ void __launch_bounds__(kMaxAllReduceThreads)
     one_shot_pull_kernel(const __grid_constant__ AllReduceArgs args) {
+  begin_all_reduce(args.pdl);
   using Barrier = StartBarrier<kRanks, kStamped>;
   __shared__ typename Barrier::Shared shared;
   Barrier barrier(args, shared);

@@ -29,6 +29,7 @@ __device__ __forceinline__ Part part_of(int rank, std::int64_t packs) {
 template <int kRanks, bool kStamped>
 __global__ void __launch_bounds__(kMaxAllReduceThreads)
     two_shot_kernel(const __grid_constant__ AllReduceArgs args) {
+  begin_all_reduce(args.pdl);
   using Barrier = StartBarrier<kRanks, kStamped>;
   __shared__ typename Barrier::Shared shared;
   Barrier barrier(args, shared);
@@ -70,7 +71,7 @@ struct TwoShot {
   using Args = AllReduceArgs;
   static const Args& args(const AllReduceArgs& args) { return args; }
   static constexpr bool kWarpPerPeer = true;
-  static constexpr AllReduceGrid kGrids[] = {{1 << 20, 36, 512}, {kMaxAllReduceBytes, 64, 512}};
+  static constexpr AllReduceGrid kGrids[] = {{kMaxAllReduceBytes, 64, 256}};  // 4 x H200
   template <int kRanks, bool kStamped>
   static constexpr auto kernel() {
     return two_shot_kernel<kRanks, kStamped>;

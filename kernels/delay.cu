@@ -17,7 +17,7 @@ __global__ void delay_kernel(const DelayArgs args) {
   const std::int64_t entry = args.ring.graphs != nullptr ? *args.ring.entry : 0;
   const std::int64_t begin_ns = globaltimer_ns();
   if (args.ring.graphs != nullptr) args.ring.graphs[entry].begin_ns = begin_ns;
-  const std::int64_t limit_ns = min(delay_ns, args.guard.deadline_ns);
+  const std::int64_t limit_ns = min(kDelayBaseNs + delay_ns, args.guard.deadline_ns);
   for (std::uint32_t spins = 1; globaltimer_ns() - begin_ns < limit_ns; ++spins) {
     if (spins % kSpinsPerCheck == 0 && aborted(args.guard)) return;
   }

@@ -11,6 +11,11 @@
 
 namespace tpjitter::kernels {
 
+// Every rank waits this long in every step, and the delayed one that much longer. Behind a kernel
+// that lasts, the GPU has the next ones ready; behind one that ends at once it has not: without this
+// a delay would be up to 0.3 us shorter than asked for (two H200, 2026-11).
+inline constexpr std::int64_t kDelayBaseNs = 5'000;
+
 struct DelayArgs {
   const std::int32_t* delays_ns = nullptr;  // [steps], device: of this rank, 0 where it has none
   std::int64_t steps = 0;

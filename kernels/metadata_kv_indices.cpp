@@ -39,6 +39,16 @@ std::int32_t entry_of(const KvIndicesArgs& args, std::int64_t pool_row, std::int
   return slot < 0 ? -1 : static_cast<std::int32_t>(args.full_to_swa[slot]);
 }
 
+void reference_swa_out(const KvIndicesArgs& args) {
+  const SwaOutCacheLoc& out = args.swa_out;
+  if (out.swa_out_cache_loc == nullptr) return;
+  for (std::int64_t i = 0; i < out.length; ++i) {
+    const bool live = i < out.num_locations;
+    const std::int64_t location = live ? out.out_cache_loc[i] : 0;
+    out.swa_out_cache_loc[i] = !live ? 0 : location < 0 ? -1 : args.full_to_swa[location];
+  }
+}
+
 }  // namespace
 
 KvIndicesArgs kv_indices_args(DecodePhase phase, const DecodeMetadataArgs& metadata,
@@ -100,6 +110,12 @@ bool is_valid(const KvIndicesArgs& args) {
   if (args.sliding_window != kNoWindow && args.kv_start_idx != nullptr) return false;
   if (wrapper.qo_indptr != nullptr && args.q_stride < 1) return false;
   if (wrapper.kv_indptr == nullptr) return false;
+  const SwaOutCacheLoc& out = args.swa_out;
+  if (out.swa_out_cache_loc != nullptr &&
+      (args.full_to_swa == nullptr || out.out_cache_loc == nullptr || out.num_locations < 0 ||
+       out.num_locations > out.length)) {
+    return false;
+  }
   if (wrapper.kv_indices == nullptr && wrapper.capacity > 0) return false;
   return args.req_pool_indices != nullptr && args.seq_lens != nullptr &&
          args.req_to_token != nullptr;
@@ -112,6 +128,7 @@ void reference_kv_indices(const KvIndicesArgs& args) {
         "kv_indices: an array is missing, or a size, the window or the query stride makes no "
         "sense");
   }
+  reference_swa_out(args);
   const KvIndicesWrapper& wrapper = args.wrapper;
   if (wrapper.qo_indptr != nullptr) wrapper.qo_indptr[0] = 0;
   std::int64_t begin = 0;  // of the row in kv_indices

@@ -9,7 +9,8 @@
 // Inputs:   seq_lens, req_pool_indices, kv_start_idx int32 or int64 [batch_size]; req_to_token
 //           [pool, req_to_token_stride] int32; full_to_swa int64.
 // Outputs:  kv_indptr[1:] and qo_indptr int32 [batch_size + 1]; kv_indices int32, its first
-//           kv_indptr[batch_size] entries. Nothing past them, nothing past the capacity.
+//           kv_indptr[batch_size] entries. Nothing past them, nothing past the capacity. Of a
+//           window also swa_out_cache_loc int64.
 // Grid:     y = fill, x = even shares of the entries. Every block sums all lengths itself, in tiles
 //           of 1024 rows, and so finds its share without a second launch; the last block, whose
 //           share is the smallest, writes the prefix sums. At most as many blocks as are resident.
@@ -193,12 +194,29 @@ __device__ void copy_share(const KvIndicesArgs& args, std::int32_t base,
   }
 }
 
+// Slots of the sliding layers, shared out over the blocks.
+__device__ void write_swa_out(const KvIndicesArgs& args) {
+  const SwaOutCacheLoc& out = args.swa_out;
+  if (out.swa_out_cache_loc == nullptr) return;
+  const std::int64_t stride = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < out.length;
+       i += stride) {
+    std::int64_t translated = 0;
+    if (i < out.num_locations) {
+      const std::int64_t location = out.out_cache_loc[i];
+      translated = location < 0 ? -1 : __ldg(args.full_to_swa + location);
+    }
+    out.swa_out_cache_loc[i] = translated;
+  }
+}
+
 // Eight blocks a multiprocessor: 32 registers, so that kResidentBlocks are resident.
 template <int kFills>
 __global__ void __launch_bounds__(kThreads, 8)
     kv_indices_kernel(const __grid_constant__ FillList<kFills> list) {
   __shared__ RowTile tile;
   const KvIndicesArgs& args = list.fills[blockIdx.y];
+  if (args.batch_size > 0) write_swa_out(args);
   std::int64_t entries_before = 0;
   for (std::int32_t t = 0; std::int64_t{t} * kTileRows < args.batch_size; ++t) {
     const std::int32_t base = t * kTileRows;

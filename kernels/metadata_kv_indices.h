@@ -37,6 +37,15 @@ struct KvIndicesWrapper {
   std::int64_t capacity = 0;          // entries of kv_indices
 };
 
+// Slots that the sliding layers write: each location translated, a negative one -1, and 0 from
+// num_locations to length. Of a window's fill, with full_to_swa.
+struct SwaOutCacheLoc {
+  const std::int64_t* out_cache_loc = nullptr;  // [num_locations]
+  std::int64_t* swa_out_cache_loc = nullptr;    // [length]; null: not wanted
+  std::int64_t num_locations = 0;
+  std::int64_t length = 0;
+};
+
 // One fill. A row has tokens = seq_lens + seqlen_offset (0 if negative), and
 //   kv_indices[kv_indptr[p] + j] = req_to_token[req_pool_indices[p], start_p + j], j < len_p.
 // A row that does not fit into the capacity is cut there, never written past; kv_indptr still says
@@ -51,6 +60,7 @@ struct KvIndicesArgs {
   const std::int32_t* req_to_token = nullptr;  // [pool, req_to_token_stride] slot of each token
   const std::int64_t* full_to_swa = nullptr;   // [slots + ...]; null: slots are not translated
   KvIndicesWrapper wrapper;
+  SwaOutCacheLoc swa_out = {};
   std::int64_t req_to_token_stride = 0;     // elements
   std::int32_t batch_size = 0;              // 0: nothing is written
   std::int32_t seqlen_offset = 0;           // tokens

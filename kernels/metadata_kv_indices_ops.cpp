@@ -208,6 +208,22 @@ void device_fill(TensorOps& ops, const KvIndicesArgs& fill) {
   ops.kv_gather(gather);
 }
 
+// Once a phase: the persistent tail becomes 0, the live locations are translated.
+void update_swa_out(TensorOps& ops, const KvIndicesOpsArgs& args) {
+  for (const KvIndicesArgs& fill : args.fills) {
+    const SwaOutCacheLoc& out = fill.swa_out;
+    if (out.swa_out_cache_loc == nullptr) continue;
+    const std::int64_t length = std::max(args.swa_out_buffer_len, out.length);
+    const std::int64_t live = out.num_locations;
+    const Tensor buffer = vector_tensor(out.swa_out_cache_loc, IntType::kInt64, length);
+    ops.zero_(ops.slice(buffer, 0, live, length));
+    const Tensor destination = ops.slice(buffer, 0, 0, live);
+    const Tensor mapping = vector_tensor(fill.full_to_swa, IntType::kInt64, args.full_to_swa_len);
+    ops.copy_(destination,
+              ops.index(mapping, vector_tensor(out.out_cache_loc, IntType::kInt64, live)));
+  }
+}
+
 }  // namespace
 
 int rebuild_kv_indices_aten(TensorOps& ops, DecodePhase phase, const KvIndicesOpsArgs& args) {
@@ -226,6 +242,7 @@ int rebuild_kv_indices_aten(TensorOps& ops, DecodePhase phase, const KvIndicesOp
       }
     }
   }
+  update_swa_out(ops, args);
   ops.end_rebuild();
   return ops.status();
 }
@@ -239,6 +256,7 @@ int rebuild_kv_indices_device(TensorOps& ops, DecodePhase phase, const KvIndices
   } else {
     for (const KvIndicesArgs& fill : args.fills) device_fill(ops, fill);
   }
+  update_swa_out(ops, args);
   ops.end_rebuild();
   return ops.status();
 }

@@ -32,7 +32,8 @@ struct KvIndicesOpsArgs {
   // Host, [batch_size] tokens before seqlen_offset. Null: the engine asks the device for what it
   // does not know, one more sync a window; target-verify cannot do without.
   const std::int64_t* seq_lens_cpu = nullptr;
-  std::int64_t full_to_swa_len = 0;  // entries, with the -1 at the end; windows only
+  std::int64_t full_to_swa_len = 0;     // entries, with the -1 at the end; windows only
+  std::int64_t swa_out_buffer_len = 0;  // persistent, zeroed to its end; 0: the fill's length
   // Draft decode with kDevice: elements between the steps' kv_indptr where they are rows of one
   // buffer, as in the engine, which copies them together. 0: they are not, and the first step's
   // stands for all in that one copy, whose cost does not depend on so few bytes.

@@ -114,9 +114,10 @@ void reference_topk_verify(const TopkVerifyArgs& args);
 
 // Op by op, as SGLang's FlashAttention backend (the calls of each operation after PyTorch's source,
 // not measured). `seq_lens_cpu`: the host mirror, [batch_size], whose maximum bounds the prefix's
-// columns: [0, P) of every row are written. Division is floor: a negative slot gives another page
-// than the reference. Return ops.status(); throw std::invalid_argument for arguments that are not
-// valid or lengths past the prefix's width.
+// columns: [0, P) of every row are written. Null: the form that can be captured, all columns up to the
+// static width. Division is floor: a negative slot gives another page than the reference. Return
+// ops.status(); throw std::invalid_argument for arguments that are not valid or lengths past the
+// prefix's width.
 int rebuild_topk_draft_aten(TensorOps& ops, const TopkDraftArgs& args,
                             const std::int64_t* seq_lens_cpu, std::int64_t pool_rows);
 int rebuild_topk_verify_aten(TensorOps& ops, const TopkVerifyArgs& args,

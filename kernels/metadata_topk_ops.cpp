@@ -10,17 +10,21 @@ namespace {
 
 struct Inputs {
   Tensor seq_lens, seq_lens_cpu, req_pool_indices, req_to_token;
+  bool captured = false;  // no host lengths: the static width
 };
 
 template <class Args>
 Inputs inputs_of(TensorOps& ops, const Args& args, const std::int64_t* seq_lens_cpu,
                  std::int64_t pool_rows) {
   const std::int64_t rows = args.batch_size;
-  Tensor host_lens = vector_tensor(seq_lens_cpu, IntType::kInt64, rows);
-  host_lens.on_host = true;
   Inputs inputs;
+  inputs.captured = seq_lens_cpu == nullptr;
   inputs.seq_lens = ops.slice(vector_tensor(args.seq_lens, args.seq_lens_type, rows), 0, 0, rows);
-  inputs.seq_lens_cpu = ops.slice(host_lens, 0, 0, rows);
+  if (!inputs.captured) {
+    Tensor host_lens = vector_tensor(seq_lens_cpu, IntType::kInt64, rows);
+    host_lens.on_host = true;
+    inputs.seq_lens_cpu = ops.slice(host_lens, 0, 0, rows);
+  }
   inputs.req_pool_indices =
       ops.slice(vector_tensor(args.req_pool_indices, args.req_pool_indices_type, rows), 0, 0, rows);
   inputs.req_to_token = matrix_tensor(args.req_to_token, IntType::kInt32, pool_rows,
@@ -44,10 +48,13 @@ void update_prefix(TensorOps& ops, const Inputs& inputs, const TopkTable& table,
     tokens = ops.sub(tokens, ops.remainder(tokens, table.page_size));
   }
   ops.copy_(cache_seqlens, tokens);
-  const std::int64_t longest = ops.item(ops.max(inputs.seq_lens_cpu));
+  std::int64_t pages = table.width;
+  if (!inputs.captured) {
+    const std::int64_t longest = ops.item(ops.max(inputs.seq_lens_cpu));
+    const std::int64_t rounding = whole_pages ? 0 : table.page_size - 1;
+    pages = (longest + rounding) / table.page_size;
+  }
   update_sums(ops, table);
-  const std::int64_t rounding = whole_pages ? 0 : table.page_size - 1;
-  const std::int64_t pages = (longest + rounding) / table.page_size;
   if (pages > table.width) {
     throw std::invalid_argument("topk metadata: a length is past the width of the prefix table");
   }
@@ -103,7 +110,7 @@ void update_verify_expand(TensorOps& ops, const TopkVerifyArgs& args, const Inpu
 int rebuild_topk_draft_aten(TensorOps& ops, const TopkDraftArgs& args,
                             const std::int64_t* seq_lens_cpu, std::int64_t pool_rows) {
   if (args.batch_size == 0) return ops.status();
-  if (!is_valid(args) || seq_lens_cpu == nullptr) {
+  if (!is_valid(args)) {
     throw std::invalid_argument("topk draft: an array is missing, or a size makes no sense");
   }
   ops.end_rebuild();  // in case an earlier rebuild threw halfway
@@ -129,7 +136,7 @@ int rebuild_topk_draft_aten(TensorOps& ops, const TopkDraftArgs& args,
 int rebuild_topk_verify_aten(TensorOps& ops, const TopkVerifyArgs& args,
                              const std::int64_t* seq_lens_cpu, std::int64_t pool_rows) {
   if (args.batch_size == 0) return ops.status();
-  if (!is_valid(args) || seq_lens_cpu == nullptr) {
+  if (!is_valid(args)) {
     throw std::invalid_argument("topk verify: an array is missing, or a size makes no sense");
   }
   ops.end_rebuild();

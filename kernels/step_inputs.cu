@@ -21,6 +21,21 @@ __device__ const T* part(const StepInputsArgs& args, std::size_t offset) {
   return reinterpret_cast<const T*>(args.staging + offset);
 }
 
+// Slot i of the branches, and in the list of the draft pass that writes it: none writes the last one.
+__device__ void apply_branches(const StepInputsArgs& args, std::int64_t i) {
+  const StagedLayout& layout = args.layout;
+  const std::int64_t branches = std::int64_t{layout.batch_size} * layout.topk;
+  if (i >= branches * layout.draft_steps) return;
+  const std::int64_t branch = i / layout.draft_steps;
+  const std::int64_t pass = i % layout.draft_steps;
+  const bool live = branch < std::int64_t{layout.live_rows} * layout.topk;
+  const std::int64_t slot = live ? part<std::int64_t>(args, layout.draft_cache_loc)[i] : 0;
+  args.tree_cache_loc[i] = slot;
+  if (pass < layout.draft_passes) {
+    args.draft_cache_loc[pass * args.draft_cache_loc_stride + branch] = slot;
+  }
+}
+
 // Locations: staged for live rows only.
 __device__ void apply_locations(const StepInputsArgs& args, std::int64_t i) {
   const StagedLayout& layout = args.layout;
@@ -28,6 +43,7 @@ __device__ void apply_locations(const StepInputsArgs& args, std::int64_t i) {
     const bool live = i < std::int64_t{layout.live_rows} * layout.query_len;
     args.out_cache_loc[i] = live ? part<std::int64_t>(args, layout.out_cache_loc)[i] : 0;
   }
+  if (layout.topk > 1) return apply_branches(args, i);
   if (i < std::int64_t{layout.batch_size} * layout.draft_passes) {
     const std::int64_t pass = i / layout.batch_size;
     const std::int64_t row = i % layout.batch_size;
@@ -93,8 +109,9 @@ unsigned blocks_for(std::int64_t items) {
 
 int launch_step_inputs(const StepInputsArgs& args, CUstream_st* stream) {
   const StagedLayout& layout = args.layout;
-  const std::int64_t a_row =
-      layout.query_len > layout.draft_passes ? layout.query_len : layout.draft_passes;
+  const std::int32_t draft_slots =
+      layout.topk > 1 ? layout.topk * layout.draft_steps : layout.draft_passes;
+  const std::int64_t a_row = layout.query_len > draft_slots ? layout.query_len : draft_slots;
   std::int64_t items = layout.batch_size * a_row;
   if (args.req_to_token != nullptr && args.max_writes > items) items = args.max_writes;
   if (items == 0) return cudaSuccess;

@@ -37,15 +37,19 @@ struct StagedLayout {
   std::int32_t live_rows = 0;        // at most batch_size; the rest are padded
   std::int32_t query_len = 1;        // slots a row
   std::int32_t draft_passes = 0;     // 0: decode, without the draft parts
+  std::int32_t topk = 1;             // above 1: draft slots by branch
+  std::int32_t draft_steps = 0;      // slots of a branch
   std::size_t req_pool_indices = 0;  // [live_rows] int64
   std::size_t out_cache_loc = 0;     // [live_rows, query_len] int64
-  std::size_t draft_cache_loc = 0;   // [draft_passes, live_rows] int64
+  std::size_t draft_cache_loc = 0;   // [draft_passes, live_rows] int64; with branches
+                                     // [live_rows, topk, draft_steps]
   std::size_t accept_lens = 0;       // [live_rows] int32; with draft passes only
   std::size_t resets = 0;            // [live_rows] StagedLengthReset, num_resets used
   std::size_t writes = 0;            // [num_writes] StagedTokenWrite
 
   static StagedLayout of(std::int32_t batch_size, std::int32_t live_rows,
-                         std::int32_t query_len = 1, std::int32_t draft_passes = 0) {
+                         std::int32_t query_len = 1, std::int32_t draft_passes = 0,
+                         std::int32_t topk = 1, std::int32_t draft_steps = 0) {
     const auto live = static_cast<std::size_t>(live_rows);
     const std::size_t locations = sizeof(std::int64_t) * live;
     StagedLayout layout;
@@ -53,11 +57,14 @@ struct StagedLayout {
     layout.live_rows = live_rows;
     layout.query_len = query_len;
     layout.draft_passes = draft_passes;
+    layout.topk = topk;
+    layout.draft_steps = draft_steps;
     layout.req_pool_indices = sizeof(StagedHeader);
     layout.out_cache_loc = layout.req_pool_indices + locations;
     layout.draft_cache_loc = layout.out_cache_loc + locations * static_cast<std::size_t>(query_len);
     layout.accept_lens =
-        layout.draft_cache_loc + locations * static_cast<std::size_t>(draft_passes);
+        layout.draft_cache_loc +
+        locations * static_cast<std::size_t>(topk > 1 ? topk * draft_steps : draft_passes);
     layout.resets = layout.accept_lens + (draft_passes > 0 ? sizeof(std::int32_t) * live : 0);
     layout.writes = layout.resets + sizeof(StagedLengthReset) * live;
     layout.writes = (layout.writes + 7) / 8 * 8;  // int64 follow an odd number of int32
@@ -76,7 +83,8 @@ struct StepInputsArgs {
   std::int64_t* req_pool_indices = nullptr;  // [batch_size]
   std::int64_t* out_cache_loc = nullptr;     // [batch_size, query_len]
   std::int64_t* draft_cache_loc = nullptr;   // [draft_passes, draft_cache_loc_stride]
-  std::int64_t draft_cache_loc_stride = 0;   // elements, at least batch_size
+  std::int64_t draft_cache_loc_stride = 0;   // elements, at least batch_size * topk
+  std::int64_t* tree_cache_loc = nullptr;    // [batch_size, topk, draft_steps]; topk above 1 only
   std::int32_t* accept_lens = nullptr;       // [batch_size]; with draft passes only
   std::int32_t* seq_lens = nullptr;          // [batch_size], resets only
   std::int32_t* req_to_token = nullptr;      // null: launch_token_writes does that part

@@ -44,28 +44,28 @@ void TensorOps::end_rebuild() {
 }
 
 Tensor TensorOps::slice(const Tensor& tensor, int dim, std::int64_t begin, std::int64_t end) {
-  on_call("slice");
+  on_call("slice", CallKind::kView);
   const Tensor view = slice_view(tensor, dim, begin, end);
   on_return(view);
   return view;
 }
 
 Tensor TensorOps::unsqueeze(const Tensor& tensor, int dim) {
-  on_call("unsqueeze");
+  on_call("unsqueeze", CallKind::kView);
   const Tensor view = unsqueeze_view(tensor, dim);
   on_return(view);
   return view;
 }
 
 Tensor TensorOps::reshape(const Tensor& tensor, std::int64_t rows, std::int64_t columns) {
-  on_call("reshape");
+  on_call("reshape", CallKind::kView);
   const Tensor view = reshape_view(tensor, rows, columns);
   on_return(view);
   return view;
 }
 
 Tensor TensorOps::add(const Tensor& tensor, std::int64_t value) {
-  on_call("add");
+  on_call("add", CallKind::kKernel);
   const Tensor result = make_temporary(tensor.sizes[0], tensor.sizes[1], tensor.dims, tensor.dtype);
   if (result.numel() > 0) run_add(result, tensor, value);
   on_return(result);
@@ -73,7 +73,7 @@ Tensor TensorOps::add(const Tensor& tensor, std::int64_t value) {
 }
 
 Tensor TensorOps::floor_divide(const Tensor& tensor, std::int64_t divisor) {
-  on_call("floor_divide");
+  on_call("floor_divide", CallKind::kKernel);
   const Tensor result = make_temporary(tensor.sizes[0], tensor.sizes[1], tensor.dims, tensor.dtype);
   if (result.numel() > 0) run_floor_divide(result, tensor, divisor);
   on_return(result);
@@ -81,7 +81,7 @@ Tensor TensorOps::floor_divide(const Tensor& tensor, std::int64_t divisor) {
 }
 
 Tensor TensorOps::to(const Tensor& tensor, IntType dtype) {
-  on_call("to");
+  on_call("to", CallKind::kKernel);
   if (tensor.dtype == dtype) {
     on_return(tensor);
     return tensor;
@@ -93,7 +93,7 @@ Tensor TensorOps::to(const Tensor& tensor, IntType dtype) {
 }
 
 Tensor TensorOps::cumsum(const Tensor& tensor, IntType dtype) {
-  on_call("cumsum");
+  on_call("cumsum", CallKind::kScan);
   const Tensor result = make_temporary(tensor.sizes[0], 1, 1, dtype);
   if (result.numel() > 0) {
     Tensor source = tensor;
@@ -115,7 +115,7 @@ Tensor TensorOps::cumsum(const Tensor& tensor, IntType dtype) {
 }
 
 Tensor TensorOps::arange(std::int64_t begin, std::int64_t end, std::int64_t step, IntType dtype) {
-  on_call("arange");
+  on_call("arange", CallKind::kKernel);
   const std::int64_t size = end > begin ? (end - begin + step - 1) / step : 0;
   const Tensor result = make_temporary(size, 1, 1, dtype);
   if (size > 0) run_arange(result, begin, step);
@@ -142,7 +142,7 @@ Tensor TensorOps::prepare_index(const Tensor& index, std::int64_t rows, std::int
 }
 
 Tensor TensorOps::index(const Tensor& source, const Tensor& indices) {
-  on_call("index");
+  on_call("index", indices.dtype == IntType::kInt64 ? CallKind::kIndex : CallKind::kIndexCast);
   const Tensor result = make_temporary(indices.sizes[0], 1, 1, source.dtype);
   if (result.numel() > 0) {
     const Tensor prepared = prepare_index(indices, indices.sizes[0], 0, &index_blocks_);
@@ -155,7 +155,7 @@ Tensor TensorOps::index(const Tensor& source, const Tensor& indices) {
 }
 
 Tensor TensorOps::index(const Tensor& source, const Tensor& rows, const Tensor& columns) {
-  on_call("index");
+  on_call("index", CallKind::kIndexRows);
   const std::int64_t num_rows = rows.sizes[0];
   const std::int64_t num_columns = columns.dims == 1 ? columns.sizes[0] : columns.sizes[1];
   const Tensor result = make_temporary(num_rows, num_columns, 2, source.dtype);
@@ -171,7 +171,7 @@ Tensor TensorOps::index(const Tensor& source, const Tensor& rows, const Tensor& 
 }
 
 Tensor TensorOps::max(const Tensor& tensor) {
-  on_call("max");
+  on_call("max", tensor.on_host ? CallKind::kHost : CallKind::kKernel);
   if (tensor.numel() == 0) throw std::invalid_argument("max: tensor has no elements");
   Tensor result;
   if (tensor.on_host) {
@@ -185,20 +185,20 @@ Tensor TensorOps::max(const Tensor& tensor) {
 }
 
 std::int64_t TensorOps::item(const Tensor& scalar) {
-  on_call("item");
+  on_call("item", scalar.on_host ? CallKind::kHost : CallKind::kRead);
   const std::int64_t value = scalar.on_host ? host_item(scalar) : read_scalar(scalar);
   on_return(scalar);
   return value;
 }
 
 void TensorOps::copy_(const Tensor& destination, const Tensor& source) {
-  on_call("copy_");
+  const bool plain =
+      destination.dtype == source.dtype && is_contiguous(destination) && is_contiguous(source);
+  on_call("copy_", plain ? CallKind::kCopy : CallKind::kKernel);
   if (destination.numel() != source.numel() || destination.sizes[0] != source.sizes[0]) {
     throw std::invalid_argument("copy_: source and destination differ in shape");
   }
   if (destination.numel() > 0) {
-    const bool plain =
-        destination.dtype == source.dtype && is_contiguous(destination) && is_contiguous(source);
     if (plain) {
       run_copy(destination, source);
     } else {
@@ -209,19 +209,20 @@ void TensorOps::copy_(const Tensor& destination, const Tensor& source) {
 }
 
 void TensorOps::zero_(const Tensor& tensor) {
-  on_call("zero_");
+  on_call("zero_", CallKind::kKernel);
   if (tensor.numel() > 0) run_zero(tensor);
   on_return(tensor);
 }
 
 void TensorOps::page_table(const PageTableArgs& args) {
-  on_call("page_table_kernel");
+  on_call("page_table_kernel", CallKind::kKernel);
   if (args.batch_size > 0 && args.max_seq_pages > 0) run_page_table(args);
   on_return(matrix_tensor(args.page_table, IntType::kInt32, args.batch_size, args.max_seq_pages,
                           args.page_table_stride));
 }
 
 std::int64_t TensorOps::host_max(const Tensor& tensor) {
+  if (tensor.data == nullptr) throw std::invalid_argument("max: the host tensor is absent");
   std::int64_t largest = load_element(tensor, 0);
   for (std::int64_t i = 1; i < tensor.sizes[0]; ++i) {
     largest = std::max(largest, load_element(tensor, i));
@@ -230,6 +231,7 @@ std::int64_t TensorOps::host_max(const Tensor& tensor) {
 }
 
 std::int64_t TensorOps::host_sum(const Tensor& tensor) {
+  if (tensor.data == nullptr) throw std::invalid_argument("sum: the host tensor is absent");
   std::int64_t total = 0;
   for (std::int64_t i = 0; i < tensor.sizes[0]; ++i) total += load_element(tensor, i);
   return total;

@@ -35,6 +35,11 @@ struct PointwiseArgs {
   Pointwise function = Pointwise::kFill;
 };
 
+// What a dispatcher call is, for what it costs a host. The three kinds of index differ in how many
+// kernels make their indices int64 and contiguous first: none, one, two.
+enum class CallKind { kView, kHost, kKernel, kCopy, kScan, kIndex, kIndexCast, kIndexRows, kRead };
+inline constexpr int kCallKinds = 9;
+
 class TensorOps {
  public:
   explicit TensorOps(TensorAllocator& allocator);
@@ -100,7 +105,7 @@ class TensorOps {
  protected:
   // Around every dispatcher call; `result` is the view, the temporary, or the tensor written.
   // A subclass may add host cost here (op_overhead_ns) or keep a list.
-  virtual void on_call(const char* /*name*/) {}
+  virtual void on_call(const char* /*name*/, CallKind /*kind*/) {}
   virtual void on_return(const Tensor& /*result*/) {}
 
   // One kernel launch each (scan: two). Never called with zero elements. Destinations of all but

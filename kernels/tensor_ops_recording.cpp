@@ -45,7 +45,7 @@ OperationCounts RecordingTensorOps::counts() const {
   return counts;
 }
 
-void RecordingTensorOps::on_call(const char* name) {
+void RecordingTensorOps::on_call(const char* name, CallKind) {
   operations_.emplace_back();
   operations_.back().name = name;
 }

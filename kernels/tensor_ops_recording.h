@@ -56,7 +56,7 @@ class RecordingTensorOps : public TensorOps {
   void clear() { operations_.clear(); }
 
  protected:
-  void on_call(const char* name) override;
+  void on_call(const char* name, CallKind kind) override;
   void on_return(const Tensor& result) override;
   void run_convert(const Tensor&, const Tensor&) override { add_launches(1); }
   void run_add(const Tensor&, const Tensor&, std::int64_t) override { add_launches(1); }

@@ -30,7 +30,7 @@ IntType wider(IntType a, IntType b) {
 }  // namespace
 
 Tensor TensorOps::select(const Tensor& tensor, std::int64_t i) {
-  on_call("select");
+  on_call("select", CallKind::kView);
   Tensor view = slice_view(tensor, 0, i, i + 1);
   view.dims = 0;
   on_return(view);
@@ -38,21 +38,21 @@ Tensor TensorOps::select(const Tensor& tensor, std::int64_t i) {
 }
 
 Tensor TensorOps::expand(const Tensor& tensor, std::int64_t rows, std::int64_t columns) {
-  on_call("expand");
+  on_call("expand", CallKind::kView);
   const Tensor view = expand_view(tensor, rows, columns);
   on_return(view);
   return view;
 }
 
 Tensor TensorOps::empty(std::int64_t size, IntType dtype) {
-  on_call("empty");
+  on_call("empty", CallKind::kView);
   const Tensor result = make_temporary(size, 1, 1, dtype);
   on_return(result);
   return result;
 }
 
 Tensor TensorOps::zeros(std::int64_t size, IntType dtype) {
-  on_call("zeros");
+  on_call("zeros", CallKind::kKernel);
   const Tensor result = make_temporary(size, 1, 1, dtype);
   if (size > 0) run_zero(result);
   on_return(result);
@@ -61,7 +61,7 @@ Tensor TensorOps::zeros(std::int64_t size, IntType dtype) {
 
 Tensor TensorOps::pointwise(const char* name, Pointwise function, const Tensor& a, const Tensor* b,
                             const Tensor* mask, std::int64_t scalar) {
-  on_call(name);
+  on_call(name, CallKind::kKernel);
   int dims = a.dims;
   if (b != nullptr) dims = std::max(dims, b->dims);
   if (mask != nullptr) dims = std::max(dims, mask->dims);
@@ -111,7 +111,7 @@ Tensor TensorOps::where(const Tensor& mask, const Tensor& a, const Tensor& b) {
 }
 
 void TensorOps::fill_(const Tensor& tensor, std::int64_t value) {
-  on_call("fill_");
+  on_call("fill_", CallKind::kKernel);
   if (tensor.numel() > 0) {
     PointwiseArgs args;
     args.destination = tensor;
@@ -122,7 +122,7 @@ void TensorOps::fill_(const Tensor& tensor, std::int64_t value) {
 }
 
 Tensor TensorOps::sum(const Tensor& tensor) {
-  on_call("sum");
+  on_call("sum", tensor.on_host ? CallKind::kHost : CallKind::kKernel);
   Tensor result;
   if (tensor.on_host) {
     result = host_scalar(host_sum(tensor));
@@ -135,7 +135,7 @@ Tensor TensorOps::sum(const Tensor& tensor) {
 }
 
 Tensor TensorOps::sum_rows(const Tensor& tensor) {
-  on_call("sum");
+  on_call("sum", CallKind::kKernel);
   const Tensor result = make_temporary(tensor.sizes[0], 1, 1, IntType::kInt64);
   if (result.numel() > 0) run_row_sums(result, tensor);
   on_return(result);
@@ -143,7 +143,7 @@ Tensor TensorOps::sum_rows(const Tensor& tensor) {
 }
 
 Tensor TensorOps::pad_front(const Tensor& vector) {
-  on_call("pad");
+  on_call("pad", CallKind::kKernel);
   const Tensor result = make_temporary(vector.sizes[0] + 1, 1, 1, vector.dtype);
   run_zero(result);
   const Tensor tail = slice_view(result, 0, 1, result.sizes[0]);
@@ -153,7 +153,7 @@ Tensor TensorOps::pad_front(const Tensor& vector) {
 }
 
 Tensor TensorOps::repeat_interleave(const Tensor& tensor, std::int64_t repeats) {
-  on_call("repeat_interleave");
+  on_call("repeat_interleave", CallKind::kKernel);
   const Tensor result =
       make_temporary(tensor.sizes[0] * repeats, tensor.sizes[1], tensor.dims, tensor.dtype);
   if (result.numel() > 0) run_rows(result, tensor, nullptr, repeats);
@@ -162,7 +162,7 @@ Tensor TensorOps::repeat_interleave(const Tensor& tensor, std::int64_t repeats) 
 }
 
 Tensor TensorOps::sort_rows(const Tensor& keys) {
-  on_call("sort");
+  on_call("sort", CallKind::kKernel);
   const Tensor values = make_temporary(keys.sizes[0], keys.sizes[1], 2, keys.dtype);
   const Tensor order = make_temporary(keys.sizes[0], keys.sizes[1], 2, IntType::kInt64);
   if (keys.numel() > 0) {
@@ -174,7 +174,7 @@ Tensor TensorOps::sort_rows(const Tensor& keys) {
 }
 
 Tensor TensorOps::index_rows(const Tensor& source, const Tensor& rows) {
-  on_call("index");
+  on_call("index", CallKind::kIndex);
   const Tensor result = make_temporary(rows.sizes[0], source.sizes[1], 2, source.dtype);
   if (result.numel() > 0) {
     const Tensor prepared = prepare_index(rows, rows.sizes[0], 0, &index_blocks_);
@@ -187,7 +187,7 @@ Tensor TensorOps::index_rows(const Tensor& source, const Tensor& rows) {
 }
 
 Tensor TensorOps::gather(const Tensor& source, const Tensor& columns) {
-  on_call("gather");
+  on_call("gather", CallKind::kKernel);
   const Tensor result = make_temporary(columns.sizes[0], columns.sizes[1], 2, source.dtype);
   if (result.numel() > 0) run_gather_columns(result, source, columns);
   on_return(result);
@@ -195,19 +195,19 @@ Tensor TensorOps::gather(const Tensor& source, const Tensor& columns) {
 }
 
 void TensorOps::cpu(const Tensor& tensor) {
-  on_call("cpu");
+  on_call("cpu", CallKind::kRead);
   if (tensor.numel() > 0) read_to_host(tensor);
   on_return(tensor);
 }
 
 void TensorOps::kv_gather(const KvGatherArgs& args) {
-  on_call("create_kv_indices");
+  on_call("create_kv_indices", CallKind::kKernel);
   if (args.batch_size > 0) run_kv_gather(args);
   on_return(vector_tensor(args.kv_indices, IntType::kInt32, args.capacity));
 }
 
 void TensorOps::kv_draft_fills(std::span<const KvIndicesArgs> fills) {
-  on_call("generate_draft_decode_kv_indices");
+  on_call("generate_draft_decode_kv_indices", CallKind::kKernel);
   if (!fills.empty()) run_kv_draft_fills(fills);
   const auto steps = static_cast<std::int64_t>(fills.size());
   const std::int64_t capacity = fills.empty() ? 0 : fills.front().wrapper.capacity;
@@ -216,7 +216,7 @@ void TensorOps::kv_draft_fills(std::span<const KvIndicesArgs> fills) {
 }
 
 void TensorOps::topk_draft_expand(const TopkDraftArgs& args) {
-  on_call("draft_decode_set_expand_metadata");
+  on_call("draft_decode_set_expand_metadata", CallKind::kKernel);
   if (args.batch_size > 0) run_topk_draft_expand(args);
   on_return(matrix_tensor(args.expand.page_table, IntType::kInt32, args.expand.rows,
                           args.expand.width, args.expand.page_table_stride));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "harness/contract/error.h"
+#include "harness/torch/torch_path.h"
 
 namespace tpjitter {
 namespace {
@@ -34,13 +35,10 @@ class NamedLeaves final : public LeafSource {
 
 std::span<const Composition> compositions() {
   static const Composition kCompositions[] = {
-      single_composition(),
-      pattern_b_composition(),
-      hybrid_composition(),
-      hybrid_linear_composition(),
-      two_batch_composition(),
-      multi_layer_composition(),
-      multi_layer_one_graph_composition(),
+      single_composition(),      pattern_b_composition(),
+      hybrid_composition(),      hybrid_linear_composition(),
+      two_batch_composition(),   tree_composition(),
+      multi_layer_composition(), multi_layer_one_graph_composition(),
       frozen_kv_composition(),
   };
   return kCompositions;
@@ -59,14 +57,36 @@ std::string composition_problem(const CaseConfig& config) {
   if (speculative ? !composition.speculative : !composition.decode) {
     return config.composition + " has no step.mode = \"" + config.mode + "\"";
   }
+  const bool tree = config.composition == std::string(kTreeComposition);
+  if (config.topk > 1 && !tree) {
+    return config.composition + " drafts one branch: step.topk = " + std::to_string(config.topk) +
+           " needs step.mode = \"speculative\" and step.composition = \"" + kTreeComposition + "\"";
+  }
   const std::string problem = composition.problem == nullptr ? "" : composition.problem(config);
   return problem.empty() ? problem : config.composition + " " + problem;
 }
 
 std::string composition_gap(const CaseConfig& config) {
+  if (config.path == "torch") {
+    if (const std::string gap = torch_path_gap(); !gap.empty()) return gap;
+    if (config.composition != "single") {
+      return "step.path = \"torch\" is built for composition single: its sequence is that of page "
+             "tables";
+    }
+  }
+  if (config.path == "fused_multi" && config.composition != "single") {
+    return "step.path = \"fused_multi\" is built for composition single: " + config.composition +
+           " has leaves or runners whose rebuilds have other inputs";
+  }
   const Composition& composition = find_composition(config.composition);
   const std::string gap = composition.gap == nullptr ? "" : composition.gap(config);
   return gap.empty() ? gap : config.composition + " " + gap;
+}
+
+bool path_exists(CaseConfig config, const std::string& path) {
+  config.path = path;
+  if (path == "fused_multi" && config.mode != "speculative") return false;
+  return composition_gap(config).empty();
 }
 
 std::unique_ptr<MetadataBackend> make_composition(const CaseConfig& config, const StepPlan& plan,
@@ -109,6 +129,7 @@ std::vector<kernels::LayerKind> layer_kinds(const StepPlan& plan,
     kernels::TableKind kind = kernels::TableKind::kPaged;
     if (run.tables.leaf.kind == LeafKind::kKvIndices) kind = kernels::TableKind::kKvIndices;
     if (run.tables.leaf.kind == LeafKind::kLinearState) kind = kernels::TableKind::kHybridLinear;
+    if (run.tables.leaf.kind == LeafKind::kTopk) kind = kernels::TableKind::kTopk;
     const bool swa = plan.phases[run.tables.view.phase].swa;
     for (int layer = 0; layer < run.layers; ++layer) {
       kinds.push_back(kernels::layer_kind(kind, swa, static_cast<int>(kinds.size())));

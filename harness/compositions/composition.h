@@ -37,6 +37,10 @@ const Composition& find_composition(const std::string& name);  // throws ConfigE
 std::string composition_problem(const CaseConfig& config);
 // Why the case is skipped on every backend. Empty: it runs.
 std::string composition_gap(const CaseConfig& config);
+// The only one with step.topk above 1.
+inline constexpr const char* kTreeComposition = "tree";
+// Whether the case's composition has that path.
+bool path_exists(CaseConfig config, const std::string& path);
 
 std::unique_ptr<MetadataBackend> make_composition(const CaseConfig& config, const StepPlan& plan,
                                                   LeafSource& leaves);
@@ -63,6 +67,7 @@ Composition pattern_b_composition();
 Composition hybrid_composition();
 Composition hybrid_linear_composition();
 Composition two_batch_composition();
+Composition tree_composition();
 Composition multi_layer_composition();
 Composition multi_layer_one_graph_composition();
 Composition frozen_kv_composition();

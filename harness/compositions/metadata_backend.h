@@ -26,6 +26,7 @@ enum class LeafKind {
   kPaged,        // Pattern A: page tables, built into persistent buffers that the graph reads
   kKvIndices,    // Pattern B: kv_indptr and kv_indices, token granular
   kLinearState,  // state slots of linear attention
+  kTopk,         // draft trees: a prefix object and an expand object
 };
 
 struct LeafId {

@@ -130,7 +130,7 @@ void check_schema(const Json& document, const std::string& file) {
     throw RecordError(fmt::format("{}: schema {} is newer than this program, which reads up to {}; "
                                   "use a newer tpjitter",
                                   file, schema, kRunSchema),
-                      kExitUsage);
+                      kExitRunFailed);
   }
 }
 

@@ -131,6 +131,10 @@ FieldValue value_from_json(const ScenarioField& field, const Json& value) {
   if (type == "number" && value.is_number()) return value.get<double>();
   if (type == "boolean" && value.is_boolean()) return value.get<bool>();
   if (type == "string" && value.is_string()) return value.get<std::string>();
+  if (type == "integer or name") {
+    if (is_int64(value)) return value.get<std::int64_t>();
+    if (value.is_string()) return value.get<std::string>();
+  }
   if (type == "integer list" && value.is_array() &&
       std::all_of(value.begin(), value.end(), is_int64)) {
     return value.get<std::vector<std::int64_t>>();

@@ -6,11 +6,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "harness/contract/run_info.h"
 
 namespace tpjitter {
+
+// ns added to each dispatcher call, or the name of a measured profile (dispatch_profile.h).
+using OpOverhead = std::variant<std::int64_t, std::string>;
 
 // One case. Every member is one row of the field table; help and ranges stand there.
 struct CaseConfig {
@@ -31,7 +35,7 @@ struct CaseConfig {
   std::string coupling = "own";
   std::string coupling_wait = "d2h_event";
   bool seq_lens_sync = false;
-  std::int64_t op_overhead_ns = 0;
+  OpOverhead op_overhead_ns = std::int64_t{0};
   std::string page_columns = "all";
   // [shape]
   bool swa = false;

@@ -28,9 +28,9 @@ const ScenarioField kFields[] = {
 
     {"step.mode", "", "", &C::mode, Choices{{"decode", "speculative"}},
      "What a step does: `decode` is one rebuild and one graph launch; `speculative` is draft passes, target-verify and draft-extend."},
-    {"step.path", "", "", &C::path, Choices{{"aten", "page_table_kernel", "glue_graph", "fused", "fused_in_graph"}},
-     "How the attention metadata is rebuilt: op by op, few operations and a page-table kernel, the op-by-op form in a small graph of its own, one kernel, or that kernel as the graph's first node."},
-    {"step.composition", "", "", &C::composition, Choices{{"single", "pattern_b", "hybrid", "hybrid_linear", "two_batch", "multi_layer", "multi_layer_one_graph", "frozen_kv"}},
+    {"step.path", "", "", &C::path, Choices{{"aten", "page_table_kernel", "glue_graph", "fused", "fused_in_graph", "fused_multi", "torch"}},
+     "How the attention metadata is rebuilt: op by op, few operations and a page-table kernel, the op-by-op form in a small graph of its own, one kernel, that kernel as the graph's first node, one kernel for all phases of a speculative step whose inputs are there when it begins, or op by op with PyTorch's own operations (optional build)."},
+    {"step.composition", "", "", &C::composition, Choices{{"single", "pattern_b", "hybrid", "hybrid_linear", "two_batch", "multi_layer", "multi_layer_one_graph", "frozen_kv", "tree"}},
      "Which attention backends and speculative runner rebuild the metadata; `tpjitter list compositions` explains each."},
     {"step.execution", "", "", &C::execution, Choices{{"graph", "eager"}},
      "Forwards replayed from captured graphs, or launched kernel by kernel; then `fused_in_graph` has its kernel in the launch stage."},
@@ -38,8 +38,8 @@ const ScenarioField kFields[] = {
      "Where a step's reads of the scheduler's tables end: after its last replay, in stream order and without an event; or at an event before or inside that replay, for which the scheduler's writes of the next step wait on a stream of their own."},
     {"step.draft_steps", "steps_", "", &C::draft_steps, IntegerLimits{2, 8},
      "Speculative steps of the engine: one draft pass fewer, each with its own rebuild."},
-    {"step.topk", "topk", "", &C::topk, IntegerLimits{1, 1},
-     "Branches of the draft tree that each draft step keeps."},
+    {"step.topk", "topk", "", &C::topk, IntegerLimits{1, 8},
+     "Branches of the draft tree that each draft step keeps; more than one with step.composition = \"tree\" only."},
     {"step.draft_tokens", "draft", "tokens", &C::draft_tokens, IntegerLimits{4, 16},
      "Draft tokens of a request that target-verify and draft-extend take."},
     {"step.draft_swa", "draft_swa", "", &C::draft_swa, {},
@@ -58,8 +58,8 @@ const ScenarioField kFields[] = {
      "How the host sees that result: an event after a copy, as engines do, or a flag in mapped memory."},
     {"step.seq_lens_sync", "sync", "", &C::seq_lens_sync, {},
      "The legacy copy of seq_lens to the host, with a wait, before each step's first rebuild."},
-    {"step.op_overhead_ns", "op_ns", "ns", &C::op_overhead_ns, IntegerLimits{0, 1'000'000},
-     "Host time added to each dispatcher call of `aten` and `page_table_kernel`; skew that comes from it is modelled."},
+    {"step.op_overhead_ns", "op_ns", "ns", &C::op_overhead_ns, IntegerOrName{{0, 1'000'000}, {{"libtorch", "python"}}},
+     "Host time of the dispatcher calls of `aten` and `page_table_kernel`: ns added to each, or a profile, of which each call's whole time is drawn: PyTorch's own, from C++ or from Python, measured by `scripts/calibrate_dispatch.py`. Skew that comes from it is modelled."},
     {"step.page_columns", "columns_", "", &C::page_columns, Choices{{"all", "live"}},
      "Page-table columns the fused kernel writes: the static width, or those in use."},
 
@@ -146,6 +146,16 @@ const Limits* limits_of(const ScenarioField& field) {
   return std::get_if<Limits>(&field.limits);
 }
 
+const IntegerLimits& integer_limits(const ScenarioField& field) {
+  const auto* either = limits_of<IntegerOrName>(field);
+  return either != nullptr ? either->integer : std::get<IntegerLimits>(field.limits);
+}
+
+const Choices* choices_of(const ScenarioField& field) {
+  const auto* either = limits_of<IntegerOrName>(field);
+  return either != nullptr ? &either->names : limits_of<Choices>(field);
+}
+
 std::optional<std::string> integer_problem(const IntegerLimits& limits, std::int64_t value) {
   if (value < limits.min || value > limits.max) return fmt::format("{} is out of range", value);
   if (limits.power_of_two && !std::has_single_bit(static_cast<std::uint64_t>(value))) {
@@ -174,7 +184,7 @@ std::vector<std::string> choice_names(const Choices& choices) {
 }
 
 std::optional<std::string> text_problem(const ScenarioField& field, const std::string& text) {
-  if (const auto* choices = limits_of<Choices>(field)) {
+  if (const auto* choices = choices_of(field)) {
     const std::vector<std::string> names = choice_names(*choices);
     if (std::find(names.begin(), names.end(), text) != names.end()) return std::nullopt;
     const std::string near = nearest_word(text, names);
@@ -216,6 +226,7 @@ const char* field_type(const ScenarioField& field) {
         if constexpr (std::is_same_v<Value, double>) return "number";
         if constexpr (std::is_same_v<Value, bool>) return "boolean";
         if constexpr (std::is_same_v<Value, std::string>) return "string";
+        if constexpr (std::is_same_v<Value, OpOverhead>) return "integer or name";
         return "integer list";
       },
       field.member);
@@ -236,6 +247,10 @@ std::string field_allowed(const ScenarioField& field) {
   }
   if (const auto* choices = limits_of<Choices>(field)) {
     return fmt::format("{}", fmt::join(choice_names(*choices), ", "));
+  }
+  if (const auto* either = limits_of<IntegerOrName>(field)) {
+    return fmt::format("{}..{}{}, {}", either->integer.min, either->integer.max, unit,
+                       fmt::join(choice_names(either->names), ", "));
   }
   return limits_of<OneLine>(field) != nullptr ? "one line of text" : "true, false";
 }
@@ -269,14 +284,16 @@ std::string field_label(const ScenarioField& field, const FieldValue& value) {
     return fmt::format("{}{}", *flag ? "" : "no_", field.short_name);
   }
   if (const auto* text = std::get_if<std::string>(&value)) {
-    return fmt::format("{}{}", field.short_name, *text);
+    return limits_of<IntegerOrName>(field) != nullptr
+               ? *text
+               : fmt::format("{}{}", field.short_name, *text);
   }
   return fmt::format("{}{}", field.short_name, field_text(value));
 }
 
 std::optional<std::string> field_problem(const ScenarioField& field, const FieldValue& value) {
   if (const auto* integer = std::get_if<std::int64_t>(&value)) {
-    return integer_problem(std::get<IntegerLimits>(field.limits), *integer);
+    return integer_problem(integer_limits(field), *integer);
   }
   if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value)) {
     return list_problem(std::get<IntegerLimits>(field.limits), *list);
@@ -296,7 +313,11 @@ std::optional<std::string> field_problem(const ScenarioField& field, const Field
 FieldValue get_field(const ScenarioField& field, const CaseConfig& config) {
   return std::visit(
       [&](auto member) -> FieldValue {
-        if constexpr (kInCase<decltype(member)>) return config.*member;
+        if constexpr (std::is_same_v<decltype(member), OpOverhead CaseConfig::*>) {
+          return std::visit([](const auto& held) { return FieldValue(held); }, config.*member);
+        } else if constexpr (kInCase<decltype(member)>) {
+          return config.*member;
+        }
         throw std::logic_error(fmt::format("{} is no key of a case", field.key));
       },
       field.member);
@@ -306,7 +327,15 @@ void set_field(const ScenarioField& field, const FieldValue& value, CaseConfig& 
   std::visit(
       [&](auto member) {
         using Member = decltype(member);
-        if constexpr (kInCase<Member>) config.*member = std::get<ValueOf<Member>>(value);
+        if constexpr (std::is_same_v<Member, OpOverhead CaseConfig::*>) {
+          if (const auto* name = std::get_if<std::string>(&value)) {
+            config.*member = *name;
+          } else {
+            config.*member = std::get<std::int64_t>(value);
+          }
+        } else if constexpr (kInCase<Member>) {
+          config.*member = std::get<ValueOf<Member>>(value);
+        }
       },
       field.member);
 }

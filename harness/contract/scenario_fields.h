@@ -16,14 +16,14 @@
 namespace tpjitter {
 
 // One value of a key. The alternative is the key's type: integer, number, boolean, string or
-// integer list, as the member that holds it says.
+// integer list, as the member that holds it says; an OpOverhead's is integer or string.
 using FieldValue = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>>;
 
 // Keys of a case may be axes; keys of the scenario hold for all its cases and may not.
 using FieldMember =
     std::variant<std::int64_t CaseConfig::*, double CaseConfig::*, bool CaseConfig::*,
                  std::string CaseConfig::*, std::vector<std::int64_t> CaseConfig::*,
-                 int Scenario::*, std::string Scenario::*>;
+                 OpOverhead CaseConfig::*, int Scenario::*, std::string Scenario::*>;
 
 struct IntegerLimits {  // also of each element of an integer list
   std::int64_t min;
@@ -38,8 +38,13 @@ struct NumberLimits {  // finite
 struct Choices {
   std::array<const char*, 12> values;  // ends at the first null
 };
+struct IntegerOrName {  // the names are also the labels of such values
+  IntegerLimits integer;
+  Choices names;
+};
 struct OneLine {};  // text that is not empty, on one line
-using FieldLimits = std::variant<std::monostate, IntegerLimits, NumberLimits, Choices, OneLine>;
+using FieldLimits =
+    std::variant<std::monostate, IntegerLimits, NumberLimits, Choices, IntegerOrName, OneLine>;
 
 struct ScenarioField {
   const char* key;         // "shape.batch_size"

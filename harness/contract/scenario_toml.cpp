@@ -59,6 +59,10 @@ std::optional<FieldValue> typed_value(const ScenarioField& field, const toml::no
   if (type == "number" && node.is_floating_point()) return **node.as_floating_point();
   if (type == "boolean" && node.is_boolean()) return **node.as_boolean();
   if (type == "string" && node.is_string()) return **node.as_string();
+  if (type == "integer or name") {
+    if (node.is_integer()) return **node.as_integer();
+    if (node.is_string()) return **node.as_string();
+  }
   if (type == "integer list" && node.is_array()) {
     std::vector<std::int64_t> list;
     for (const toml::node& element : *node.as_array()) {

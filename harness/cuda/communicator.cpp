@@ -1,13 +1,18 @@
 #include "harness/cuda/communicator.h"
 
 #include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 
+#include "harness/clock.h"
 #include "harness/contract/error.h"
 #include "harness/cuda/cuda_check.h"
+#include "harness/cuda/cuda_environment.h"
 
 namespace tpjitter {
 
@@ -16,16 +21,23 @@ using kernels::kMaxAllReduceRanks;
 
 namespace {
 
+// Of a failed rank, for its own kernels and its peers': they drain in milliseconds, and the launcher
+// kills after 2.5 s.
+constexpr std::int64_t kLeaveNs = 1'500'000'000;
+constexpr useconds_t kLeavePollUs = 500;
+
 void check_peer_access(const RankContext& context) {
+  const std::vector<int> devices = devices_of_ranks(context);
+  const int own = devices[context.rank];
   for (int p = 0; p < context.world_size; ++p) {
     if (p == context.rank) continue;
     int reachable = 0;
-    check_cuda(cudaDeviceCanAccessPeer(&reachable, context.rank, p));
+    check_cuda(cudaDeviceCanAccessPeer(&reachable, own, devices[p]));
     if (reachable != 0) continue;
     throw RunError(fmt::format(
         "rank {}: GPU {} cannot read GPU {}'s memory (no NVLink or PCIe peer access); run with "
         "--world-size of GPUs that can, or body.all_reduce = \"nccl\" on another machine",
-        context.rank, context.rank, p));
+        context.rank, own, devices[p]));
   }
 }
 
@@ -115,10 +127,40 @@ NcclCommunicator& Communicator::nccl() {
 }
 
 void Communicator::abort_kernels() noexcept {
-  // A stream of its own: the copy passes the kernels that spin.
-  cudaMemcpyAsync(own_.data() + AllReduceArena::kAbort, one_.data(), sizeof(std::uint32_t),
-                  cudaMemcpyHostToDevice, abort_stream_.get());
+  // A stream of its own: the copies pass the kernels that spin.
+  for (int p = 0; p < context_.world_size; ++p) {
+    cudaMemcpyAsync(arena(p) + AllReduceArena::kAbort, one_.data(), sizeof(std::uint32_t),
+                    cudaMemcpyDefault, abort_stream_.get());
+  }
   if (nccl_) nccl_->abort();
+}
+
+bool Communicator::has_drained(cudaStream_t stream) const noexcept {
+  // Of a context that has failed nothing runs on.
+  return cudaStreamQuery(stream) != cudaErrorNotReady &&
+         cudaStreamQuery(abort_stream_.get()) != cudaErrorNotReady;
+}
+
+bool Communicator::peers_have_left() const noexcept {
+  for (int p = 0; p < context_.world_size; ++p) {
+    const RankSlot& peer = context_.control->rank(p);
+    if (p == context_.rank || peer.left_device.load(std::memory_order_acquire) != 0) continue;
+    const pid_t pid = peer.pid.load(std::memory_order_relaxed);
+    if (pid > 0 && kill(pid, 0) == 0) return false;  // the launcher takes in those that have ended
+  }
+  return true;
+}
+
+void Communicator::leave_after_failure(cudaStream_t stream) noexcept {
+  abort_kernels();
+  const std::int64_t give_up = now_ns() + kLeaveNs;
+  while (!has_drained(stream) && now_ns() < give_up) usleep(kLeavePollUs);
+  context_.control->rank(context_.rank).left_device.store(1, std::memory_order_release);
+  while (!peers_have_left() && now_ns() < give_up) usleep(kLeavePollUs);
+}
+
+bool Communicator::has_fault() const {
+  return std::atomic_ref(fault_[0].written).load(std::memory_order_acquire) != 0;
 }
 
 void Communicator::throw_fault(std::int64_t step, const char* what) const {
@@ -126,18 +168,24 @@ void Communicator::throw_fault(std::int64_t step, const char* what) const {
                                 ? fmt::format("rank {}, {}", context_.rank, what)
                                 : fmt::format("rank {}, step {}, {}", context_.rank, step, what);
   const kernels::DeviceFault& fault = fault_[0];
-  if (fault.written == 0) {
-    throw RunError(fmt::format("{}: stopped on the GPU: a peer's wait passed its deadline", place));
+  if (!has_fault()) {
+    throw RunError(
+        fmt::format("{} {}: another rank ended the run on the GPU", kStoppedPrefix, place));
   }
+  // Own kernels of a rank may wait for the host alone: then nobody else is late.
+  const int peer = fault.peer == context_.rank ? -1 : fault.peer;
+  const double waited_s = static_cast<double>(deadline_ns_) / 1e9;
   if (fault.ordinal < 0) {
-    throw TimeoutError(fmt::format(
-        "{}: waited {:.1f} s on the GPU for clock message {} of rank {} (saw {})", place,
-        static_cast<double>(deadline_ns_) / 1e9, fault.expected, fault.peer, fault.seen));
+    throw PeerTimeout(
+        fmt::format("{}: waited {:.1f} s on the GPU for clock message {} of rank {} (saw {})",
+                    place, waited_s, fault.expected, fault.peer, fault.seen),
+        peer);
   }
-  throw TimeoutError(fmt::format(
-      "{}: waited {:.1f} s on the GPU for rank {} in all-reduce {} (expected epoch {}, saw {})",
-      place, static_cast<double>(deadline_ns_) / 1e9, fault.peer, fault.ordinal, fault.expected,
-      fault.seen));
+  throw PeerTimeout(
+      fmt::format(
+          "{}: waited {:.1f} s on the GPU for rank {} in all-reduce {} (expected epoch {}, saw {})",
+          place, waited_s, fault.peer, fault.ordinal, fault.expected, fault.seen),
+      peer);
 }
 
 void Communicator::check_fault(std::int64_t step, const char* what) const {

@@ -37,8 +37,15 @@ class Communicator {
   // Collective at its first call.
   NcclCommunicator& nccl();
 
-  // Tells the kernels of this rank to drain, while they run. Throws nothing.
+  // Tells the kernels of every rank to drain, while they run: a failed rank ends the run for all.
+  // Throws nothing.
   void abort_kernels() noexcept;
+  // Before a failed rank frees its arena, into which peers may still store: aborts the kernels of
+  // every rank, and waits until its own have left `stream` and every peer that lives has said the
+  // same, for at most kLeaveNs.
+  void leave_after_failure(cudaStream_t stream) noexcept;
+  // A wait of this rank's kernels has passed its deadline: a load from host memory.
+  bool has_fault() const;
   // The kernels gave up: throws, naming the peer that was waited for where this rank knows it.
   // step -1: not in a step.
   [[noreturn]] void throw_fault(std::int64_t step, const char* what) const;
@@ -46,6 +53,8 @@ class Communicator {
   void check_fault(std::int64_t step, const char* what) const;
 
  private:
+  bool has_drained(cudaStream_t stream) const noexcept;
+  bool peers_have_left() const noexcept;
   std::byte* arena(int rank) const;
 
   RankContext context_;

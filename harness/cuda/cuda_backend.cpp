@@ -6,6 +6,7 @@
 #include <exception>
 #include <map>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "harness/contract/error.h"
@@ -27,10 +28,13 @@ namespace {
 // The rank's device, chosen before anything else makes a context.
 class DeviceChoice {
  public:
-  explicit DeviceChoice(const RankContext& context) {
-    check_device_usable(context);
-    check_cuda(cudaSetDevice(context.rank));
+  explicit DeviceChoice(const RankContext& context) : device_(usable_device(context)) {
+    check_cuda(cudaSetDevice(device_));
   }
+  int device() const { return device_; }
+
+ private:
+  int device_;
 };
 
 class CudaBackend final : public Backend {
@@ -41,9 +45,8 @@ class CudaBackend final : public Backend {
     step_.coupling = Coupling(*context.control, context.rank);
   }
   ~CudaBackend() override {
-    // A failed rank frees memory next, which waits for its kernels: let them drain.
     if (std::uncaught_exceptions() > 0 || context_.control->aborted()) {
-      communicator_.abort_kernels();
+      communicator_.leave_after_failure(stream_.get());
     }
   }
 
@@ -52,15 +55,34 @@ class CudaBackend final : public Backend {
   void run_step(std::int64_t step, std::span<PhaseRow> rows) override;
   CaseChecks finish_block(std::span<PhaseRow> rows) override;
   RunControl controls(const CaseConfig& config) override {
-    return measure_controls(context_, communicator_, config, stream_.get());
+    return naming_fault(-1, "controls", [&] {
+      return measure_controls(context_, communicator_, config, stream_.get());
+    });
   }
   Json calibrate_clocks(bool with_host) override {
-    return calibrator_.measure(stream_.get(), with_host);
+    return naming_fault(-1, "clock calibration",
+                        [&] { return calibrator_.measure(stream_.get(), with_host); });
   }
-  std::string device_name() const override { return gpu_name(context_.rank); }
-  std::string device_uuid() const override { return gpu_uuid(context_.rank); }
+  std::string device_name() const override { return gpu_name(device_choice_.device()); }
+  std::string device_uuid() const override { return gpu_uuid(device_choice_.device()); }
 
  private:
+  // Where `work` fails the GPU may know more than the host, which has only noticed an abort or
+  // waited too long: whose flag did not come.
+  template <class Work>
+  std::invoke_result_t<Work> naming_fault(std::int64_t step, const char* what, Work work) {
+    try {
+      return work();
+    } catch (const PeerTimeout&) {
+      throw;  // names it already
+    } catch (const CudaError&) {
+      throw;  // this rank's own
+    } catch (const Error&) {
+      if (communicator_.has_fault()) communicator_.throw_fault(step, what);
+      throw;
+    }
+  }
+  CaseChecks check_block(std::span<PhaseRow> rows);
   void capture_graphs(const CaseConfig& config);
   void connect_nccl();
   void barrier(const char* what) {
@@ -107,12 +129,13 @@ CaseChecks CudaBackend::prepare(const CaseConfig& config) {
     throw ConfigError("step.path: glue_graph is for batches without padded rows");
   }
   const CaseChecks checks = check_paths(context_, *case_, *device_, stream_.get());
-  case_->poison_outputs(stream_.get());  // what the checks left must not pass for a rebuild
 
   if (config.all_reduce == "nccl") connect_nccl();
   if (config.execution == "graph") capture_graphs(config);
   wait_for_stream(context_, stream_.get(), context_.control->deadlines().prepare_ns,
                   "graph upload");
+  // What checks and captures left must not pass for a rebuild.
+  case_->poison_outputs(stream_.get());
   // A rank that captured longer must not cost the others their first all-reduce's deadline.
   barrier("prepared");
   return checks;
@@ -152,10 +175,15 @@ void CudaBackend::run_step(std::int64_t step, std::span<PhaseRow> rows) {
     row = PhaseRow{};
     row.first_all_reduce_last_peer = -1;
   }
-  tpjitter::run_step(*device_, step_, step, rows);
+  naming_fault(step, "a step", [&] { tpjitter::run_step(*device_, step_, step, rows); });
 }
 
 CaseChecks CudaBackend::finish_block(std::span<PhaseRow> rows) {
+  return naming_fault(device_->steps_launched() - 1, "end of the block",
+                      [&] { return check_block(rows); });
+}
+
+CaseChecks CudaBackend::check_block(std::span<PhaseRow> rows) {
   const std::int64_t end = device_->steps_launched();
   const std::int64_t first = checker_->steps_checked();
   device_->wait_accept(end - 1);

@@ -82,7 +82,12 @@ CudaCase::CudaCase(const CaseConfig& c, const RankContext& context)
   seq_lens = uploaded(std::vector<std::int32_t>(rows, 1));
   req_pool_indices = zeroed<std::int64_t>(rows);
   out_cache_loc = zeroed<std::int64_t>(rows * size_of(plan.query_len));
-  draft_cache_loc = zeroed<std::int64_t>(rows * size_of(plan.draft_passes));
+  draft_cache_loc = zeroed<std::int64_t>(rows * size_of(plan.draft_passes * shape.topk));
+  if (shape.topk > 1) {
+    tree_cache_loc = zeroed<std::int64_t>(rows * size_of(shape.topk * shape.draft_steps));
+    custom_mask =
+        uploaded(std::vector<std::uint8_t>(size_of(shape.custom_mask_bytes()), std::uint8_t{1}));
+  }
   accept_lens = zeroed<std::int32_t>(rows);
   runner_lengths = uploaded(std::vector<std::int64_t>(rows, one_of(runner_phase.runner)));
   runner_pool_rows = uploaded(std::vector<std::int64_t>(rows, kStalePoolRow));
@@ -120,7 +125,7 @@ CudaCase::CudaCase(const CaseConfig& c, const RankContext& context)
 
   max_writes = initial.max_writes();
   layout = kernels::StagedLayout::of(shape.batch_size, shape.live_batch, plan.query_len,
-                                     plan.draft_passes);
+                                     plan.draft_passes, shape.topk, shape.draft_steps);
   // The step being staged, the one just launched and those that the host is ahead.
   const std::size_t slots = size_of(steps_ahead(config) + 2);
   for (std::size_t i = 0; i < slots; ++i) staging.emplace_back(layout.bytes(max_writes));
@@ -151,7 +156,9 @@ void CudaCase::stage(const StepInputs& inputs) {
   put(0, &header, 1);
   put(layout.req_pool_indices, inputs.req_pool_indices.data(), live);
   put(layout.out_cache_loc, inputs.out_cache_loc.data(), live * size_of(plan.query_len));
-  for (int pass = 0; pass < plan.draft_passes; ++pass) {
+  put(layout.draft_cache_loc, inputs.tree_cache_loc.data(),
+      shape.topk > 1 ? live * size_of(shape.topk * shape.draft_steps) : 0);
+  for (int pass = 0; pass < plan.draft_passes && shape.topk == 1; ++pass) {
     put(layout.draft_cache_loc + pass * live * sizeof(std::int64_t),
         inputs.draft_cache_loc.data() + std::int64_t{pass} * shape.batch_size, live);
   }

@@ -19,6 +19,7 @@
 #include "kernels/delay.h"
 #include "kernels/metadata_aten.h"
 #include "kernels/step_inputs.h"
+#include "kernels/tree_mask.h"
 
 namespace tpjitter {
 
@@ -39,6 +40,7 @@ struct CudaCase {
                                   const Communicator& communicator) const;
   kernels::StepInputsArgs step_inputs_args() const;
   kernels::RunnerInputsArgs runner_inputs_args() const;
+  kernels::TreeMaskArgs tree_mask_args() const;
   // What a phase's rebuild reads.
   PhaseArrays phase_arrays(int phase) const;
   kernels::DelayArgs delay_args(const Communicator& communicator) const;
@@ -95,7 +97,9 @@ struct CudaCase {
 
   DeviceBuffer<std::int32_t> req_to_token, seq_lens, accept_lens;
   DeviceBuffer<std::int64_t> req_pool_indices, out_cache_loc, full_to_swa;
-  DeviceBuffer<std::int64_t> draft_cache_loc;  // [draft passes, max_batch]
+  DeviceBuffer<std::int64_t> draft_cache_loc;  // [draft passes, max_batch, topk]
+  DeviceBuffer<std::int64_t> tree_cache_loc;   // [max_batch, topk, draft steps]; trees only
+  DeviceBuffer<std::uint8_t> custom_mask;      // trees only
   // A draft runner's own inputs: lengths of either type, and what it pads otherwise.
   DeviceBuffer<std::int64_t> runner_lengths, runner_pool_rows;
   DeviceBuffer<std::int32_t> runner_accepts;

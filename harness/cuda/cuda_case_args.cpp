@@ -22,7 +22,13 @@ PhaseArrays CudaCase::phase_arrays(int phase) const {
   a.seq_lens_cpu = seq_lens_cpu.data();
   if (planned.writes_slots()) a.out_cache_loc = out_cache_loc.data();
   if (planned.inputs == PhaseInputs::kDraft) {
-    a.out_cache_loc = draft_cache_loc.data() + std::int64_t{max_batch} * planned.draft_pass;
+    a.out_cache_loc =
+        draft_cache_loc.data() + std::int64_t{max_batch} * shape.topk * planned.draft_pass;
+    if (shape.topk > 1) a.tree_cache_loc = tree_cache_loc.data();
+  }
+  if (plan.masks_tree(phase)) {
+    a.custom_mask = custom_mask.data();
+    a.custom_mask_len = static_cast<std::int64_t>(custom_mask.size());
   }
   if (!planned.has_own_inputs()) return a;
   a.seq_lens = runner_lengths.data();
@@ -131,7 +137,8 @@ kernels::StepInputsArgs CudaCase::step_inputs_args() const {
   args.req_pool_indices = req_pool_indices.data();
   args.out_cache_loc = out_cache_loc.data();
   args.draft_cache_loc = draft_cache_loc.data();
-  args.draft_cache_loc_stride = max_batch;
+  args.draft_cache_loc_stride = std::int64_t{max_batch} * shape.topk;
+  args.tree_cache_loc = tree_cache_loc.data();
   args.accept_lens = accept_lens.data();
   args.seq_lens = seq_lens.data();
   args.req_to_token = req_to_token.data();
@@ -153,6 +160,18 @@ kernels::RunnerInputsArgs CudaCase::runner_inputs_args() const {
   args.accept_lens = accept_lens.data();
   args.accepts = runner_accepts.data();
   args.padded_accept = runner.padded_accept;
+  return args;
+}
+
+kernels::TreeMaskArgs CudaCase::tree_mask_args() const {
+  kernels::TreeMaskArgs args;
+  args.seq_lens = seq_lens.data();
+  args.step = &state.data()->step;
+  args.custom_mask = custom_mask.data();
+  args.mask_len = static_cast<std::int64_t>(custom_mask.size());
+  args.seed = shape.seed;
+  args.live_rows = shape.live_batch;
+  args.draft_tokens = plan.query_len;
   return args;
 }
 

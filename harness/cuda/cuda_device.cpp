@@ -9,19 +9,6 @@
 #include "harness/cuda/host_wait.h"
 
 namespace tpjitter {
-namespace {
-
-kernels::BlockSource device_block_source() {
-  kernels::BlockSource source;
-  source.allocate = [](void*, std::size_t bytes) -> void* {
-    void* block = nullptr;
-    return cudaMalloc(&block, bytes) == cudaSuccess ? block : nullptr;
-  };
-  source.free = [](void*, void* block) { report_release_error(cudaFree(block), "temporary"); };
-  return source;
-}
-
-}  // namespace
 
 CudaDevice::CudaDevice(const RankContext& context, Communicator& communicator, CudaCase& c,
                        cudaStream_t stream)
@@ -42,8 +29,9 @@ CudaDevice::CudaDevice(const RankContext& context, Communicator& communicator, C
       step_inputs_(c.step_inputs_args()),
       token_writes_(step_inputs_),
       runner_inputs_(c.runner_inputs_args()),
+      tree_mask_(c.tree_mask_args()),
       allocator_(device_block_source()),
-      ops_(allocator_, stream, scalar_.data(), c.config.op_overhead_ns) {
+      ops_(allocator_, stream, scalar_.data(), CallOverhead::of(c.config, context.rank)) {
   for (std::size_t i = 0; i < c.staging.size(); ++i) accepts_.push_back(make_event());
   if (has_schedule_stream(c.config)) {
     step_inputs_.req_to_token = nullptr;
@@ -100,14 +88,19 @@ void CudaDevice::wait_accept(std::int64_t step) {
     communicator_.abort_kernels();
     throw;
   }
-  if (result.abort != 0) {
-    // Which of several graphs it was the result does not say; the all-reduce is named.
-    communicator_.throw_fault(
-        step, case_.plan.graphs > 1 ? "a speculative step's graphs" : "phase normal_decode");
-  }
+  if (result.abort != 0) communicator_.throw_fault(step, place_of_fault());
   if (!mapped_flag_ && result.step != step + 1) {
-    throw RunError(fmt::format("rank {}, step {}: the GPU accepted step {} instead", context_.rank,
-                               step, result.step - 1));
+    throw RunError(fmt::format("rank {}, step {}, phase {}: the GPU accepted step {} instead",
+                               context_.rank, step, phase_name(case_.plan.phases.back().phase),
+                               result.step - 1));
+  }
+}
+
+void CudaDevice::check_device(std::int64_t step) const {
+  check_status();
+  const std::atomic_ref abort(case_.host_results[mapped_flag_ ? 0 : case_.slot(step)].abort);
+  if (communicator_.has_fault() || abort.load(std::memory_order_relaxed) != 0) {
+    communicator_.throw_fault(step, place_of_fault());
   }
 }
 
@@ -132,6 +125,8 @@ void CudaDevice::copy_inputs(int phase) {
     keep(kernels::launch_empty_node(stream_));
   } else if (planned.has_own_inputs()) {
     keep(kernels::launch_runner_inputs(runner_inputs_, stream_));
+  } else if (case_.plan.masks_tree(phase)) {
+    keep(kernels::launch_tree_mask(tree_mask_, stream_));
   }
 }
 
@@ -158,6 +153,7 @@ void CudaDevice::rebuild_metadata(int phase) {
     if (glue_nodes_[phase] > 0) keep(cudaGraphLaunch(glue_graphs_[phase].get(), stream_));
     return;
   }
+  ops_.begin_rebuild();
   case_.metadata->composition().out_graph(case_.view(phase));
   keep(case_.metadata->take_status());
 }
@@ -238,7 +234,8 @@ void CudaDevice::stage_inputs(std::int64_t step) {
 }
 
 void CudaDevice::warm_temporaries() {
-  if (path_ != CudaPath::kAten && path_ != CudaPath::kPageTable) return;
+  if (path_ != CudaPath::kAten && path_ != CudaPath::kPageTable && path_ != CudaPath::kTorch)
+    return;
   // One rebuild a power of two of pages: sizes of temporaries grow with the longest request, and
   // the allocator keeps a list for each power of two.
   const std::vector<std::int64_t> staged = case_.seq_lens_cpu;

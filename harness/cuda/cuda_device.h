@@ -8,31 +8,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "harness/clock.h"
 #include "harness/cuda/communicator.h"
+#include "harness/cuda/costed_tensor_ops.h"
 #include "harness/cuda/cuda_case.h"
 #include "harness/cuda/graphs.h"
 #include "harness/cuda/handles.h"
-#include "kernels/tensor_allocator.h"
-#include "kernels/tensor_ops_cuda.h"
 
 namespace tpjitter {
-
-// The operations of the op-by-op paths, each with the extra host cost that a scenario asks for.
-class CostedTensorOps final : public kernels::CudaTensorOps {
- public:
-  CostedTensorOps(kernels::TensorAllocator& allocator, cudaStream_t stream, void* pinned_scalar,
-                  std::int64_t op_overhead_ns)
-      : CudaTensorOps(allocator, stream, pinned_scalar), op_overhead_ns_(op_overhead_ns) {}
-
- protected:
-  void on_call(const char*) override {
-    if (op_overhead_ns_ > 0) spin_until_ns(now_ns() + op_overhead_ns_);
-  }
-
- private:
-  std::int64_t op_overhead_ns_;
-};
 
 class CudaDevice {
  public:
@@ -41,7 +23,8 @@ class CudaDevice {
 
   // The stages of harness/step.h.
   void wait_accept(std::int64_t step);
-  void check_device(std::int64_t) const { check_status(); }
+  // For a rank that does not wait for its own result: what it has failed with so far.
+  void check_device(std::int64_t step) const;
   void copy_inputs(int phase);
   void rebuild_metadata(int phase);
   void launch_graph(int graph);
@@ -78,6 +61,10 @@ class CudaDevice {
   void keep(int status) {
     if (status_ == cudaSuccess) status_ = status;
   }
+  // Which of several graphs it was the result does not say; the all-reduce is named.
+  const char* place_of_fault() const {
+    return case_.plan.graphs > 1 ? "a speculative step's graphs" : "phase normal_decode";
+  }
   void enqueue_accept_copy(std::int64_t step);
   void sync_seq_lens();
   void wait_for_event(cudaEvent_t event, const char* what, std::int64_t step);
@@ -103,6 +90,7 @@ class CudaDevice {
   ServingState live_;
   kernels::StepInputsArgs step_inputs_, token_writes_;
   kernels::RunnerInputsArgs runner_inputs_;
+  kernels::TreeMaskArgs tree_mask_;
   PinnedBuffer<std::int64_t> scalar_{1};
   kernels::TensorAllocator allocator_;
   CostedTensorOps ops_;

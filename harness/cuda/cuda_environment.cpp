@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cctype>
@@ -16,6 +17,23 @@
 
 namespace tpjitter {
 namespace {
+
+// Around the launcher's calls into the driver: threads that it starts take no signals, else one of
+// them would end the program at Ctrl-C before the launcher could say what was recorded.
+class NoSignalsForNewThreads {
+ public:
+  NoSignalsForNewThreads() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~NoSignalsForNewThreads() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  NoSignalsForNewThreads(const NoSignalsForNewThreads&) = delete;
+  NoSignalsForNewThreads& operator=(const NoSignalsForNewThreads&) = delete;
+
+ private:
+  sigset_t before_{};
+};
 
 std::string version_text(int code) {  // 13000 is 13.0
   return fmt::format("{}.{}", code / 1000, code % 1000 / 10);
@@ -86,36 +104,55 @@ std::string gpu_uuid(int device) {
   return text;
 }
 
-void check_device_usable(const RankContext& context) {
+std::vector<int> devices_of_ranks(const RankContext& context) {
   std::string reason;
-  const int devices = cuda_capacity(&reason);
-  if (context.rank >= devices) {
-    throw RunError(fmt::format(
-        "rank {}: {} GPUs are visible to {} ranks{}; lower --world-size, check "
-        "CUDA_VISIBLE_DEVICES, or use --backend host",
-        context.rank, devices, context.world_size, devices == 0 ? " (" + reason + ")" : ""));
+  const int visible = cuda_capacity(&reason);
+  std::vector<std::string> uuids;
+  for (int device = 0; device < visible; ++device) uuids.push_back(gpu_uuid(device));
+  std::vector<int> devices;
+  for (int rank = 0; rank < context.world_size; ++rank) {
+    const std::string uuid = context.control->rank(rank).uuid;
+    if (uuid.empty() && rank < visible) {
+      devices.push_back(rank);
+      continue;
+    }
+    const auto at = std::find(uuids.begin(), uuids.end(), uuid);
+    if (at == uuids.end()) {
+      throw RunError(
+          fmt::format("rank {}: {} GPUs are visible to {} ranks{}{}; lower --world-size, check "
+                      "CUDA_VISIBLE_DEVICES, or use --backend host",
+                      rank, visible, context.world_size, visible == 0 ? " (" + reason + ")" : "",
+                      uuid.empty() ? "" : ", and " + uuid + " is none of them"));
+    }
+    devices.push_back(static_cast<int>(at - uuids.begin()));
   }
-  const int mode = attribute(cudaDevAttrComputeMode, context.rank);
+  return devices;
+}
+
+int usable_device(const RankContext& context) {
+  const int device = devices_of_ranks(context)[context.rank];
+  const int mode = attribute(cudaDevAttrComputeMode, device);
   if (mode != cudaComputeModeDefault) {
     throw RunError(fmt::format(
         "rank {}: GPU {} is in {} compute mode, in which peers cannot open its memory; set it to "
         "default with `nvidia-smi -c 0`",
-        context.rank, context.rank,
-        mode == cudaComputeModeProhibited ? "prohibited" : "exclusive"));
+        context.rank, device, mode == cudaComputeModeProhibited ? "prohibited" : "exclusive"));
   }
-  if (attribute(cudaDevAttrMpsEnabled, context.rank) != 0) {
+  if (attribute(cudaDevAttrMpsEnabled, device) != 0) {
     throw RunError(fmt::format(
         "rank {}: GPU {} is shared through MPS, which would be measured too; stop the MPS daemon",
-        context.rank, context.rank));
+        context.rank, device));
   }
-  if (gpu_name(context.rank).find("MIG") != std::string::npos) {
+  if (gpu_name(device).find("MIG") != std::string::npos) {
     throw RunError(
         fmt::format("rank {}: device {} is a MIG slice, which has no peers; run on whole GPUs",
-                    context.rank, context.rank));
+                    context.rank, device));
   }
+  return device;
 }
 
 int cuda_capacity(std::string* reason) {
+  const NoSignalsForNewThreads guard;
   load_modules_eagerly();
   int devices = 0;
   const cudaError_t status = cudaGetDeviceCount(&devices);
@@ -133,6 +170,7 @@ int cuda_capacity(std::string* reason) {
 }
 
 std::optional<int> cuda_numa_node(int rank) {
+  const NoSignalsForNewThreads guard;
   load_modules_eagerly();
   const auto id = pci_bus_id(rank);
   if (!id) return std::nullopt;
@@ -143,6 +181,7 @@ std::optional<int> cuda_numa_node(int rank) {
 }
 
 std::vector<std::pair<int, int>> gpus_without_peer_access(int world_size) {
+  const NoSignalsForNewThreads guard;
   std::vector<std::pair<int, int>> pairs;
   for (int a = 0; a < world_size; ++a) {
     for (int b = 0; b < world_size; ++b) {
@@ -156,6 +195,7 @@ std::vector<std::pair<int, int>> gpus_without_peer_access(int world_size) {
 }
 
 void describe_cuda(Json& environment, Json& versions) {
+  const NoSignalsForNewThreads guard;
   std::string reason;
   const int devices = cuda_capacity(&reason);
   int runtime = 0;

@@ -6,7 +6,12 @@
 #include "harness/compositions/captured_sizes.h"
 #include "harness/contract/error.h"
 #include "harness/leaf_forms.h"
-#include "kernels/metadata_fused.h"
+#include "harness/leaf_topk.h"
+#include "harness/torch/torch_path.h"
+#include "kernels/metadata_fused_multi.h"
+#if TPJITTER_HAS_TORCH
+#include "harness/torch/torch_rebuild.h"
+#endif
 
 namespace tpjitter {
 
@@ -16,6 +21,8 @@ CudaPath cuda_path(const std::string& path) {
   if (path == "glue_graph") return CudaPath::kGlueGraph;
   if (path == "fused") return CudaPath::kFused;
   if (path == "fused_in_graph") return CudaPath::kFusedInGraph;
+  if (path == "fused_multi") return CudaPath::kFusedMulti;
+  if (path == "torch" && kHasTorchPath) return CudaPath::kTorch;
   throw ConfigError("step.path: " + path + " is not built for the cuda backend");
 }
 
@@ -61,13 +68,21 @@ class CudaMetadata::Leaf final : public MetadataBackend {
   // Made at capture: a replay of the one-kernel path only launches.
   struct Bound {
     kernels::FusedMetadataLaunch paged;
+    kernels::FusedMultiLaunch paged_multi;  // at the first of multi_ only
     KvIndicesTables::Fills lists;
     kernels::LinearStateArgs linear;
+#if TPJITTER_HAS_TORCH
+    std::shared_ptr<TorchRebuild> torch;
+#endif
+    kernels::TopkDraftArgs tree_draft;
+    kernels::TopkVerifyArgs tree_verify;
     // Query tokens a row, which a forward takes when it is recorded. A draft-extend with prefix sums
     // takes the longest accepted length, as its replay does.
     std::int32_t max_seq_len_q = 0;
   };
   void prepare(const BatchView& view, Bound& bound);
+  int launch_paged(const BatchView& view, const Bound& bound) const;
+  void prepare_torch(const BatchView& view, Bound& bound) const;
   void rebuild(const BatchView& view, const Bound& bound);
   bool records(const BatchView& view) const {
     return metadata_.path_ == CudaPath::kFusedInGraph ||
@@ -78,6 +93,7 @@ class CudaMetadata::Leaf final : public MetadataBackend {
   Leaves& leaves_;
   LeafId id_;
   std::vector<std::unique_ptr<LeafTables>> tables_;  // by phase
+  std::vector<int> multi_;                           // phases of one launch of kFusedMulti
   CapturedSizes<Bound> captured_;
   bool capturing_ = false;
 };
@@ -110,7 +126,7 @@ struct CudaMetadata::Leaves final : public LeafSource {
 };
 
 CudaMetadata::Leaf::Leaf(CudaMetadata& metadata, Leaves& leaves, const LeafId& id)
-    : metadata_(metadata), leaves_(leaves), id_(id) {
+    : metadata_(metadata), leaves_(leaves), id_(id), multi_(phases_ready_at_begin(metadata.plan_)) {
   for (std::size_t phase = 0; phase < metadata.plan_.phases.size(); ++phase) {
     TableSetup setup;
     setup.shape = &leaves.shape;
@@ -126,19 +142,48 @@ CudaMetadata::Leaf::Leaf(CudaMetadata& metadata, Leaves& leaves, const LeafId& i
 void CudaMetadata::Leaf::prepare(const BatchView& view, Bound& bound) {
   const LeafTables& tables = *tables_[view.phase];
   if (id_.kind == LeafKind::kPaged) {
-    check_cuda(kernels::prepare_fused_metadata(static_cast<const PagedTables&>(tables).args(view),
-                                               &bound.paged));
+    const auto args = [&](int phase) {
+      BatchView of_phase = view;
+      of_phase.phase = phase;
+      return static_cast<const PagedTables&>(*tables_[phase]).args(of_phase);
+    };
+    check_cuda(kernels::prepare_fused_metadata(args(view.phase), &bound.paged));
+    prepare_torch(view, bound);
+    if (multi_.empty() || view.phase != multi_.front()) return;
+    std::vector<kernels::DecodeMetadataArgs> all;
+    for (const int phase : multi_) all.push_back(args(phase));
+    check_cuda(kernels::prepare_fused_multi(all, &bound.paged_multi));
   } else if (id_.kind == LeafKind::kKvIndices) {
     bound.lists = static_cast<const KvIndicesTables&>(tables).fills(view);
+  } else if (id_.kind == LeafKind::kTopk) {
+    const auto& tree = static_cast<const TopkTables&>(tables);
+    if (tree.verifies()) {
+      bound.tree_verify = tree.verify_args(view);
+    } else {
+      bound.tree_draft = tree.draft_args(view);
+    }
   } else {
     bound.linear = static_cast<const LinearStateTables&>(tables).args(view);
   }
 }
 
+void CudaMetadata::Leaf::prepare_torch([[maybe_unused]] const BatchView& view,
+                                       [[maybe_unused]] Bound& bound) const {
+#if TPJITTER_HAS_TORCH
+  if (!metadata_.has_torch_) return;
+  int device = 0;
+  check_cuda(cudaGetDevice(&device));
+  const auto& tables = static_cast<const PagedTables&>(*tables_[view.phase]);
+  bound.torch =
+      std::make_shared<TorchRebuild>(tables.phase().rebuild, tables.aten_args(view), device);
+#endif
+}
+
 void CudaMetadata::Leaf::capture(const BatchView& view) {
   Bound& bound = captured_.bind(view);
   prepare(view, bound);
-  if (metadata_.ops_ != nullptr) {
+  // Trees: capture has neither slots nor a mask to fill from, and only binds.
+  if (metadata_.ops_ != nullptr && id_.kind != LeafKind::kTopk) {
     capturing_ = true;
     out_graph(view);
     capturing_ = false;
@@ -162,19 +207,37 @@ void CudaMetadata::Leaf::in_graph(const BatchView& view) {
   if (records(view)) rebuild(view, bound);
 }
 
+int CudaMetadata::Leaf::launch_paged(const BatchView& view, const Bound& bound) const {
+  const bool merged = metadata_.path_ == CudaPath::kFusedMulti &&
+                      std::find(multi_.begin(), multi_.end(), view.phase) != multi_.end();
+  if (!merged) return kernels::launch_fused_metadata(bound.paged, metadata_.stream_);
+  if (view.phase != multi_.front())
+    return cudaSuccess;  // the first one's launch was this one's too
+  return kernels::launch_fused_multi(bound.paged_multi, metadata_.stream_);
+}
+
 void CudaMetadata::Leaf::rebuild(const BatchView& view, const Bound& bound) {
   LeafTables& tables = *tables_[view.phase];
   if (tables.filled_by_another()) return;
   int status = cudaSuccess;
   const CudaPath path = metadata_.path_;
-  if (path == CudaPath::kFused || path == CudaPath::kFusedInGraph) {
+  if (path == CudaPath::kFused || path == CudaPath::kFusedInGraph ||
+      path == CudaPath::kFusedMulti) {
     if (id_.kind == LeafKind::kPaged) {
-      status = kernels::launch_fused_metadata(bound.paged, metadata_.stream_);
+      status = launch_paged(view, bound);
     } else if (id_.kind == LeafKind::kKvIndices) {
       status = kernels::launch_kv_indices(bound.lists.span(), metadata_.stream_);
+    } else if (id_.kind == LeafKind::kTopk) {
+      status = static_cast<const TopkTables&>(tables).verifies()
+                   ? kernels::launch_topk_verify(bound.tree_verify, metadata_.stream_)
+                   : kernels::launch_topk_draft(bound.tree_draft, metadata_.stream_);
     } else {
       status = kernels::launch_linear_state(bound.linear, metadata_.stream_);
     }
+  } else if (path == CudaPath::kTorch) {
+#if TPJITTER_HAS_TORCH
+    bound.torch->run(metadata_.stream_);
+#endif
   } else {
     // Where the runner never calls the host, what can be captured of the path is in the graph.
     const bool captured = path == CudaPath::kGlueGraph || records(view);
@@ -189,7 +252,7 @@ void CudaMetadata::Leaf::rebuild(const BatchView& view, const Bound& bound) {
 CudaMetadata::CudaMetadata(const CaseConfig& config, const StepPlan& plan,
                            const ServingShape& shape, const std::vector<PhaseArrays>& arrays,
                            const std::int32_t* accept_lens_cpu)
-    : plan_(plan), path_(cuda_path(config.path)) {
+    : plan_(plan), path_(cuda_path(config.path)), has_torch_(path_exists(config, "torch")) {
   leaves_ = std::make_unique<Leaves>(*this, config, shape, arrays, accept_lens_cpu);
   composition_ = make_composition(config, plan, *leaves_);
 }

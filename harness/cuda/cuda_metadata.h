@@ -16,7 +16,7 @@
 
 namespace tpjitter {
 
-enum class CudaPath { kAten, kPageTable, kGlueGraph, kFused, kFusedInGraph };
+enum class CudaPath { kAten, kPageTable, kGlueGraph, kFused, kFusedInGraph, kFusedMulti, kTorch };
 CudaPath cuda_path(const std::string& path);
 
 class DeviceTableMemory final : public TableMemory {
@@ -61,6 +61,7 @@ class CudaMetadata {
 
   const StepPlan& plan_;
   CudaPath path_;
+  bool has_torch_;  // the case has path `torch`, in this build
   cudaStream_t stream_ = nullptr;
   kernels::TensorOps* ops_ = nullptr;
   int status_ = cudaSuccess;

@@ -9,18 +9,20 @@
 namespace tpjitter {
 
 void HostWait::check(const char* what, std::int64_t step) {
-  const std::string place = step < 0 ? fmt::format("rank {}", context_.rank)
-                                     : fmt::format("rank {}, step {}", context_.rank, step);
+  // Made where it is needed only: from step 100 on the text is long enough to be allocated.
+  const auto place = [&] {
+    return step < 0 ? fmt::format("rank {}", context_.rank)
+                    : fmt::format("rank {}, step {}", context_.rank, step);
+  };
   if (context_.control->aborted()) {
     throw RunError(
-        fmt::format("{}: stopped while waiting for {}: another rank or the launcher "
-                    "ended the run",
-                    place, what));
+        fmt::format("{} another rank or the launcher ended the run while {} waited for {}",
+                    kStoppedPrefix, place(), what));
   }
   const std::int64_t now = now_ns();
   if (begin_ns_ == 0) begin_ns_ = now;
   if (now - begin_ns_ > deadline_ns_) {
-    throw TimeoutError(fmt::format("{}: the GPU did not finish {} within {:.1f} s", place, what,
+    throw TimeoutError(fmt::format("{}: the GPU did not finish {} within {:.1f} s", place(), what,
                                    static_cast<double>(deadline_ns_) / 1e9));
   }
 }

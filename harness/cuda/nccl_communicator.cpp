@@ -44,8 +44,14 @@ struct Window {};
 void destroy(ncclComm_t communicator, const std::vector<Window>&) { ncclCommDestroy(communicator); }
 #endif
 
+RunError aborted_error(const RankContext& context) {
+  return RunError(fmt::format("{} rank {}: another rank or the launcher ended the run in NCCL",
+                              kStoppedPrefix, context.rank));
+}
+
 void check_nccl(const RankContext& context, ncclResult_t status, const char* what) {
   if (status == ncclSuccess) return;
+  if (context.control->aborted()) throw aborted_error(context);  // the watchdog's doing
   throw NcclError(
       fmt::format("rank {}: NCCL: {}: {}", context.rank, what, ncclGetErrorString(status)), status);
 }
@@ -126,7 +132,7 @@ NcclCommunicator::~NcclCommunicator() {
 void NcclCommunicator::all_reduce(const void* input, void* output, std::int64_t elements,
                                   cudaStream_t stream) {
   ncclComm_t communicator = state_->communicator.load();
-  if (communicator == nullptr) throw RunError("NCCL: the communicator was aborted");
+  if (communicator == nullptr) throw aborted_error(state_->context);
   check_nccl(state_->context,
              ncclAllReduce(input, output, static_cast<std::size_t>(elements), ncclBfloat16, ncclSum,
                            communicator, stream),
@@ -136,7 +142,7 @@ void NcclCommunicator::all_reduce(const void* input, void* output, std::int64_t 
 void* NcclCommunicator::registered_buffer(std::int64_t bytes) {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
   ncclComm_t communicator = state_->communicator.load();
-  if (communicator == nullptr) throw RunError("NCCL: the communicator was aborted");
+  if (communicator == nullptr) throw aborted_error(state_->context);
   const auto size = static_cast<std::size_t>(bytes);
   Window& window = state_->windows.emplace_back();
   check_nccl(state_->context, ncclMemAlloc(&window.buffer, size), "ncclMemAlloc");

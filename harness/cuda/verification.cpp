@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+
 #include "harness/cuda/graphs.h"
 #include "harness/cuda/host_wait.h"
 
@@ -50,10 +52,12 @@ CaseChecks check_paths(const RankContext& context, CudaCase& c, CudaDevice& devi
   for (const Path& path :
        {Path{"aten", CudaPath::kAten}, Path{"page_table_kernel", CudaPath::kPageTable},
         Path{"glue_graph", CudaPath::kGlueGraph}, Path{"fused", CudaPath::kFused},
-        Path{"fused_in_graph", CudaPath::kFusedInGraph}}) {
+        Path{"fused_in_graph", CudaPath::kFusedInGraph}, Path{"fused_multi", CudaPath::kFusedMulti},
+        Path{"torch", CudaPath::kTorch}}) {
+    if (!path_exists(c.config, path.name)) continue;
     if (path.path == CudaPath::kGlueGraph && !device.has_glue_graphs()) continue;  // padded rows
     rebuild_every_phase(context, path, c, device, in_graph.get(), stream);
-    const bool fused = path.path == CudaPath::kFused || path.path == CudaPath::kFusedInGraph;
+    const bool fused = std::string_view(path.name).starts_with("fused");
     for (const ExpectedGraphs::Expected& wanted : expected.tables()) {
       HostTableMemory memory;
       const int phase = wanted.rows.view.phase;

@@ -21,11 +21,12 @@ constexpr int kControlSamples = 64;
 // What a rebuild costs on the modelled device; nothing is computed.
 class ModelledExecution final : public HostExecution {
  public:
-  ModelledExecution(ModelledDevice& device, std::int64_t op_overhead_ns)
-      : device_(device), ops_(allocator_, device, op_overhead_ns) {}
+  ModelledExecution(ModelledDevice& device, CallOverhead overhead)
+      : device_(device), ops_(allocator_, device, std::move(overhead)) {}
 
   kernels::TensorOps& operations(std::int64_t scalar) override {
     ops_.set_scalar(scalar);
+    ops_.begin_rebuild();
     return ops_;
   }
   void launch_kernel() override { device_.launch_kernel(device_.model().metadata_kernel_ns); }
@@ -49,7 +50,7 @@ class HostBackend final : public Backend {
   CaseChecks prepare(const CaseConfig& config) override {
     timed_.reset();
     case_.emplace(config, device_.model(), context_.world_size);
-    execution_.emplace(device_, config.op_overhead_ns);
+    execution_.emplace(device_, CallOverhead::of(config, context_.rank));
     timed_.emplace(config, config.path, case_->live, *execution_);
     step_.plan = case_->plan;
     step_.injection = Injection::of(config, context_.rank, context_.world_size);
@@ -95,8 +96,10 @@ class HostBackend final : public Backend {
       device_.launch_kernel(device_.model().kernel_ns);
     }
     const PlannedPhase& planned = case_->plan.phases[phase];
-    // A runner's own buffers, or its move from one draft-extend to the next.
-    if (planned.has_own_inputs()) device_.launch_kernel(device_.model().kernel_ns);
+    // A runner's own buffers, its move from one draft-extend to the next, or a tree's mask.
+    if (planned.has_own_inputs() || case_->plan.masks_tree(phase)) {
+      device_.launch_kernel(device_.model().kernel_ns);
+    }
   }
   void rebuild_metadata(int phase) {
     if (phase == 0 && case_->config.seq_lens_sync) {
@@ -243,6 +246,9 @@ int host_capacity(std::string* reason) {
 Json host_model() { return DeviceModel{}.to_json(); }
 
 std::string host_skip_reason(const CaseConfig& config, int) {
+  if (config.path == "torch") {
+    return "step.path = \"torch\" needs a GPU: on the host its kernels would run inside the stamps";
+  }
   if (config.pdl) return "body.pdl needs a GPU: the model has no launch latency between nodes";
   if (config.all_reduce == "nccl") {
     return "all_reduce = \"nccl\" needs GPUs; the host backend models only the others";

@@ -99,7 +99,9 @@ std::string path_difference(const CaseConfig& config, int rank) {
   ExpectedGraphs expected(config, 1, page_columns(config));
   const StepInputs& inputs = expected.advance();
   const std::unique_ptr<HostExecution> computing = make_computing_execution();
-  for (const char* path : {"aten", "page_table_kernel", "glue_graph", "fused", "fused_in_graph"}) {
+  for (const char* path :
+       {"aten", "page_table_kernel", "glue_graph", "fused", "fused_in_graph", "fused_multi"}) {
+    if (!path_exists(config, path)) continue;
     HostMetadata computed(config, path, expected.state(), *computing);
     computed.poison();
     computed.set_inputs(inputs);

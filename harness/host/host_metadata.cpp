@@ -67,6 +67,7 @@ struct HostMetadata::Leaves final : public LeafSource {
          HostExecution& device)
       : path(case_path),
         plan(case_plan),
+        merged(case_path == "fused_multi" ? phases_ready_at_begin(case_plan) : std::vector<int>{}),
         inputs(case_inputs),
         state(case_state),
         execution(device),
@@ -84,7 +85,9 @@ struct HostMetadata::Leaves final : public LeafSource {
                           [&](const Leaf* leaf) { return leaf->id() == id; });
   }
 
-  bool fused() const { return path == "fused" || path == "fused_in_graph"; }
+  bool fused() const {
+    return path == "fused" || path == "fused_in_graph" || path == "fused_multi";
+  }
   OpByOp captured_form() const {
     return path == "page_table_kernel" ? OpByOp::kPageTable : OpByOp::kCaptured;
   }
@@ -101,6 +104,7 @@ struct HostMetadata::Leaves final : public LeafSource {
 
   const std::string path;
   const StepPlan& plan;
+  const std::vector<int> merged;  // phases that one launch of fused_multi fills, at the first
   const std::vector<RunnerInputs>& inputs;
   const ServingState& state;
   HostExecution& execution;
@@ -147,9 +151,12 @@ std::int64_t HostMetadata::Leaf::count_nodes(const BatchView& view) {
 void HostMetadata::Leaf::capture(const BatchView& view) {
   Bound& bound = captured_.bind(view);
   bound.nodes = count_nodes(view);
-  leaves_.capturing = true;
-  out_graph(view);
-  leaves_.capturing = false;
+  // Trees: capture has neither slots nor a mask to fill from, and only binds.
+  if (id_.kind != LeafKind::kTopk) {
+    leaves_.capturing = true;
+    out_graph(view);
+    leaves_.capturing = false;
+  }
   // What the fill took from an empty list must not be baked into the graph.
   bound.max_seq_len_q = leaves_.plan.phases[view.phase].query_len;
 }
@@ -162,7 +169,8 @@ void HostMetadata::Leaf::out_graph(const BatchView& view) {
   if (tables(view.phase).filled_by_another() || leaves_.records(view)) return;
   if (leaves_.path == "glue_graph") leaves_.glue_nodes += bound.nodes;
   if (leaves_.path == "glue_graph" && !leaves_.execution.computes()) return;
-  fill(view, leaves_.path == "aten" ? OpByOp::kAten : leaves_.captured_form());
+  fill(view,
+       leaves_.path == "aten" || leaves_.path == "torch" ? OpByOp::kAten : leaves_.captured_form());
 }
 
 void HostMetadata::Leaf::in_graph(const BatchView& view) {
@@ -174,13 +182,22 @@ void HostMetadata::Leaf::in_graph(const BatchView& view) {
 void HostMetadata::Leaf::fill(const BatchView& view, OpByOp form) {
   LeafTables& to = tables(view.phase);
   HostExecution& execution = leaves_.execution;
-  if (leaves_.fused()) {
-    execution.launch_kernel();
-    if (execution.computes()) to.reference(view);
-  } else {
+  if (!leaves_.fused()) {
     kernels::TensorOps& ops = execution.operations(to.scalar(view));
     to.rebuild(form, ops, view);
     ops.end_rebuild();
+    return;
+  }
+  const std::vector<int>& merged = leaves_.merged;
+  const bool is_merged = std::find(merged.begin(), merged.end(), view.phase) != merged.end();
+  if (is_merged && view.phase != merged.front()) return;  // the first one's launch was this one's
+  execution.launch_kernel();
+  if (!execution.computes()) return;
+  if (!is_merged) return to.reference(view);
+  for (const int phase : merged) {
+    BatchView of_phase = view;
+    of_phase.phase = phase;
+    tables(phase).reference(of_phase);
   }
 }
 

@@ -116,14 +116,15 @@ std::int64_t ModelledDevice::peer_arrival(int peer, std::int64_t ordinal) {
       continue;
     }
     if (context_.control->aborted()) {
-      throw RunError("stopped: another rank or the launcher ended the run");
+      throw RunError(fmt::format("{} another rank or the launcher ended the run", kStoppedPrefix));
     }
     const std::int64_t now = now_ns();
     if (give_up == 0) give_up = now + deadline_ns_;
     if (now > give_up) {
-      throw TimeoutError(
+      throw PeerTimeout(
           fmt::format("rank {}: the first all-reduce of graph launch {} waited {} ms for rank {}",
-                      context_.rank, ordinal, deadline_ns_ / 1'000'000, peer));
+                      context_.rank, ordinal, deadline_ns_ / 1'000'000, peer),
+          peer);
     }
     sleep_ns(20'000);
   }

@@ -82,7 +82,7 @@ class ModelledDevice {
   void launch_graph(const ModelledGraph& graph, const ModelledDelay& delay = {});
 
   // Works the timeline off up to graph launch `n`, waiting for other ranks' arrivals: a GPU would
-  // do so by itself. Throws TimeoutError naming the peer, RunError on abort.
+  // do so by itself. Throws PeerTimeout naming the peer, RunError on abort.
   void resolve_graph_launch(std::int64_t n);
   // The same (synchronize: for everything enqueued), then waits until its modelled end has passed.
   void wait_for_graph(std::int64_t n);

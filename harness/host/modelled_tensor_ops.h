@@ -2,6 +2,7 @@
 // each kernel and copy costs the model's host and device time and computes nothing.
 #pragma once
 
+#include "harness/call_overhead.h"
 #include "harness/host/modelled_device.h"
 #include "kernels/tensor_ops.h"
 
@@ -10,18 +11,18 @@ namespace tpjitter {
 class ModelledTensorOps final : public kernels::TensorOps {
  public:
   ModelledTensorOps(kernels::TensorAllocator& allocator, ModelledDevice& device,
-                    std::int64_t op_overhead_ns)
-      : TensorOps(allocator), device_(device), op_overhead_ns_(op_overhead_ns) {}
+                    CallOverhead overhead)
+      : TensorOps(allocator), device_(device), overhead_(std::move(overhead)) {}
 
   // What the next max().item() or sum().item() of a device tensor gives: nothing is computed here.
   void set_scalar(std::int64_t value) { scalar_ = value; }
+  void begin_rebuild() { overhead_.begin_rebuild(); }
 
  protected:
   using Tensor = kernels::Tensor;
   // The extra host cost per dispatcher call that a scenario asks for.
-  void on_call(const char*) override {
-    if (op_overhead_ns_ > 0) spin_until_ns(now_ns() + op_overhead_ns_);
-  }
+  void on_call(const char*, kernels::CallKind kind) override { overhead_.begin(kind); }
+  void on_return(const Tensor&) override { overhead_.end(); }
   void run_convert(const Tensor&, const Tensor&) override { kernel(); }
   void run_add(const Tensor&, const Tensor&, std::int64_t) override { kernel(); }
   void run_floor_divide(const Tensor&, const Tensor&, std::int64_t) override { kernel(); }
@@ -58,7 +59,7 @@ class ModelledTensorOps final : public kernels::TensorOps {
   void kernel() { device_.launch_kernel(device_.model().kernel_ns); }
 
   ModelledDevice& device_;
-  std::int64_t op_overhead_ns_;
+  CallOverhead overhead_;
   std::int64_t scalar_ = 0;
 };
 
