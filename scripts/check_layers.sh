@@ -3,8 +3,8 @@
 #   kernels/           std and CUDA (CUDA in *.cu and *.cuh only)
 #   harness/contract/  std, POSIX, fmt, JSON, TOML
 #   harness/           contract, kernels, NCCL, NVTX, fmt, JSON, CLI11; CUDA in harness/cuda and
-#                      harness/microbench only; reports/ in the program only (harness/main.cpp and
-#                      its commands, harness/command_*.cpp)
+#                      harness/microbench only, PyTorch in harness/torch only; reports/ in the
+#                      program only (harness/main.cpp and its commands, harness/command_*.cpp)
 #   reports/           contract, fmt, JSON, Boost, SQLite
 #   tests/             everything; CUDA in tests/gpu only
 # Prints each line that breaks a rule and exits 1. Usage: check_layers.sh [SOURCE_DIRECTORY]
@@ -34,6 +34,7 @@ function layer_of(header, quoted) {
   if (header ~ /^(cuda|cub|thrust|cooperative_groups|nv|cuda_[a-z0-9_]*)\// ||
       header ~ /^(cuda|cooperative_groups|cupti|nvml|nvrtc|nvJitLink|cublas|driver_types|vector_types)[A-Za-z0-9_]*\.(h|hpp|cuh)$/ ||
       header ~ /^(math_constants|mma|sm_[0-9_a-z]*|device_[a-z_]*)\.h$/) return "CUDA"
+  if (header ~ /^(ATen|c10|torch)\//) return "PyTorch"
   if (starts(header, "nvtx3/")) return "NVTX"
   if (starts(header, "fmt/")) return "fmt"
   if (starts(header, "nlohmann/")) return "JSON"
@@ -58,6 +59,7 @@ function allowed_in(file) {
     if (file == "harness/main.cpp" || starts(file, "harness/command_")) return any " reports"
     if (starts(file, "harness/cuda/")) return any " CUDA NCCL"
     if (starts(file, "harness/microbench/")) return any " CUDA NCCL benchmark"
+    if (starts(file, "harness/torch/")) return any " PyTorch"
     return any
   }
   if (starts(file, "reports/")) return "std POSIX contract reports fmt JSON Boost SQLite"

@@ -24,7 +24,7 @@ check() {  # name, command...
 kernels=(metadata_gpu metadata_page_table_gpu metadata_kv_indices_gpu metadata_topk_gpu
   linear_state_gpu step_inputs_gpu decode_body_gpu decode_body_tables_gpu delay_gpu)
 ranks=(all_reduce clock_ping_pong)
-harness=(body_graph compositions_gpu execution_gpu injection_gpu cuda_backend cuda_backend_stale)
+harness=(body_graph compositions_gpu execution_gpu execution_parts_gpu injection_gpu cuda_backend cuda_backend_stale)
 
 for test in "${kernels[@]}" "${ranks[@]}" "${harness[@]}"; do
   check "$test" "$bin/test_$test"

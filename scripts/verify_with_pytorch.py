@@ -17,76 +17,9 @@ import warnings
 try:
     import numpy as np
     import torch
+    from pytorch_rebuild import PHASES, Rebuild, synthetic
 except ImportError as error:
     sys.exit(f"verify_with_pytorch.py: {error}; use a Python that has NumPy and PyTorch")
-
-PHASES = ["normal_decode", "draft_decode", "target_verify", "draft_extend_cumsum",
-          "draft_extend_strided"]
-
-
-class Rebuild:
-    """One rebuild's tensors; run() does what the engine's backend did before it was fused."""
-
-    def __init__(self, case, inputs, outputs):
-        self.case, self.inp, self.out = case, inputs, outputs
-        n = case["batch_size"]
-        self.strided = torch.arange(case["max_seq_pages"], device="cuda") * case["page_size"]
-        self.slots = inputs["req_to_token"].view(case["pool_rows"], case["req_to_token_stride"])
-        self.page_table = outputs["page_table"].view(n, case["page_table_stride"])
-        if case["swa"]:
-            self.swa_page_table = outputs["swa_page_table"].view(n, case["swa_page_table_stride"])
-
-    def lengths(self):
-        case, phase, n = self.case, self.case["phase"], self.case["batch_size"]
-        offset = case["seqlen_offset"]
-        seq_lens = self.inp["seq_lens"][:n]
-        cpu = self.inp["seq_lens_cpu"][:n]
-        cache = self.out["cache_seqlens"]
-        if phase == "draft_decode":
-            cache = cache[:n]
-            cache.copy_(seq_lens + (offset - 1) + 1)
-            return cache.max().item()
-        if phase == "target_verify":
-            cache.copy_(seq_lens + offset)
-            cpu.max().item()
-            return cpu.max().item() + offset
-        cache.copy_(seq_lens)
-        if phase != "normal_decode":
-            cpu.max().item()
-        return cpu.max().item()
-
-    def queries(self):
-        phase, n, stride = self.case["phase"], self.case["batch_size"], self.case["q_stride"]
-        if phase == "draft_extend_cumsum":
-            self.out["cu_seqlens_q"][1:].copy_(
-                torch.cumsum(self.inp["q_lens"][:n], dim=0, dtype=torch.int32))
-        elif phase == "draft_extend_strided":
-            self.out["cu_seqlens_q"][1:].copy_(torch.arange(
-                stride, n * stride + 1, stride, dtype=torch.int32, device="cuda"))
-
-    def run(self):
-        case, n, page = self.case, self.case["batch_size"], self.case["page_size"]
-        rows = self.inp["req_pool_indices"][:n]
-        pages = -(-self.lengths() // page)
-        self.out["cu_seqlens_k"][1:].copy_(
-            torch.cumsum(self.out["cache_seqlens"], dim=0, dtype=torch.int32))
-        self.queries()
-        columns = self.strided[:pages]
-        if case["phase"] in ("normal_decode", "draft_decode"):
-            columns = columns[None, :]
-        slots = self.slots[rows[:, None], columns]
-        self.page_table[:, :pages].copy_(slots // page)
-        if not case["swa"]:
-            return
-        mapping = self.inp["full_to_swa"]
-        swa_slots = mapping[slots.reshape(-1)].reshape(n, pages).to(torch.int32)
-        self.swa_page_table[:, :pages].copy_(swa_slots // page)
-        if case["has_out_cache_loc"]:
-            locations = self.inp["out_cache_loc"]  # load() has cut it to the live ones
-            live = case["num_out_tokens"]
-            buffer = self.out["swa_out_cache_loc"]
-            buffer[live:].zero_()
-            buffer[:live].copy_(mapping[locations])
 
 
 def load(folder):
@@ -116,30 +49,6 @@ def differences(folder):
             at = int((theirs != expected).nonzero()[0])
             yield (f"{case['name']}, {case['phase']}: {name}[{at}] is {int(expected[at])}, "
                    f"PyTorch gives {int(theirs[at])}")
-
-
-def synthetic(phase, swa):
-    """Batch 8, int32 lengths (int64 in draft-extend), as `tpjitter list ops` counts."""
-    n, page, pages, context = 8, 64, 32, 2048
-    extend = phase.startswith("draft_extend")
-    case = dict(phase=phase, batch_size=n, page_size=page, max_seq_pages=pages, q_stride=4,
-                seqlen_offset={"draft_decode": 1, "target_verify": 4}.get(phase, 0),
-                pool_rows=n + 1, req_to_token_stride=context, page_table_stride=pages,
-                swa_page_table_stride=pages, swa=swa, has_out_cache_loc=swa, num_out_tokens=n)
-    i32, i64 = torch.int32, torch.int64
-    lengths = torch.arange(100, 100 + n)
-    inputs = dict(req_pool_indices=torch.arange(1, n + 1, device="cuda"),
-                  seq_lens=lengths.to("cuda", i64 if extend else i32),
-                  seq_lens_cpu=lengths, q_lens=torch.full((n,), 3, dtype=i32, device="cuda"),
-                  req_to_token=torch.arange((n + 1) * context, dtype=i32, device="cuda"),
-                  full_to_swa=torch.arange((n + 1) * context + page + 1, device="cuda"),
-                  out_cache_loc=torch.arange(n, device="cuda"))
-    outputs = {name: torch.zeros(size, dtype=i64 if name == "swa_out_cache_loc" else i32,
-                                 device="cuda")
-               for name, size in dict(cache_seqlens=n, cu_seqlens_k=n + 1, cu_seqlens_q=n + 1,
-                                      page_table=n * pages, swa_page_table=n * pages,
-                                      swa_out_cache_loc=n + 8).items()}
-    return Rebuild(case, inputs, outputs)
 
 
 def profiled(phase, swa):

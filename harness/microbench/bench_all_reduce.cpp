@@ -1,8 +1,10 @@
 // bench_all_reduce: GPU time of one all-reduce in a CUDA graph of 100, by size and kernel, beside
-// NCCL in turn in the same run. A row times the kernel with stamps (its time, and `us`) and without
-// (`us_unstamped`, `stamp_ns`), each a median over the replays.
+// NCCL and beside the same bytes sent without a wait (`floor_us`), in turn in the same run. A row
+// times the kernel with stamps (its time, and `us`) and without (`us_unstamped`, `stamp_ns`), each a
+// median over the replays.
 //   --ranks=N            default: all GPUs; on one GPU two ranks that share it as streams
 //   --blocks=A,B --threads=A,B   launch shapes in place of the kernels' tables, one row each
+//   --pdl=0,1            without and with programmatic launch (default: both), one row each
 //   --replays=N          of each graph (the library's own choice of counts is not used)
 // Without a GPU it lists its benchmarks and exits 77 instead of running them.
 #include <benchmark/benchmark.h>
@@ -32,20 +34,20 @@ constexpr std::int64_t kSizes[] = {512,       5'760,     8'192,     16'384,   23
 struct Options {
   int ranks = 0;  // 0: all GPUs
   int replays = 50;
-  std::vector<int> blocks = {0}, threads = {0};
+  std::vector<int> blocks = {0}, threads = {0}, pdl = {0, 1};
   int follow_fd = -1, follow_rank = 0;
   bool list_only = false;
 };
 
-std::vector<int> integers(const std::string& flag, const std::string& text, int most) {
+std::vector<int> integers(const std::string& flag, const std::string& text, int least, int most) {
   std::vector<int> values;
   std::stringstream stream(text);
   for (std::string word; std::getline(stream, word, ',');) {
     char* end = nullptr;
     const long value = std::strtol(word.c_str(), &end, 10);
-    if (word.empty() || *end != '\0' || value < 1 || value > most) {
-      throw std::invalid_argument(flag + "=" + text + ": takes numbers from 1 to " +
-                                  std::to_string(most));
+    if (word.empty() || *end != '\0' || value < least || value > most) {
+      throw std::invalid_argument(flag + "=" + text + ": takes numbers from " +
+                                  std::to_string(least) + " to " + std::to_string(most));
     }
     values.push_back(static_cast<int>(value));
   }
@@ -58,15 +60,16 @@ Options take_options(int* argc, char** argv) {
   Options options;
   struct Flag {
     const char* name;
-    int most;
+    int least, most;
     std::vector<int> values;
   };
-  Flag flags[] = {{"--ranks", kernels::kMaxAllReduceRanks, {}},
-                  {"--replays", 1'000'000, {}},
-                  {"--blocks", kernels::kMaxAllReduceBlocks, {}},
-                  {"--threads", kernels::kMaxAllReduceThreads, {}},
-                  {"--follow", 1 << 20, {}},
-                  {"--rank", kernels::kMaxAllReduceRanks, {}}};
+  Flag flags[] = {{"--ranks", 1, kernels::kMaxAllReduceRanks, {}},
+                  {"--replays", 1, 1'000'000, {}},
+                  {"--blocks", 1, kernels::kMaxAllReduceBlocks, {}},
+                  {"--threads", 1, kernels::kMaxAllReduceThreads, {}},
+                  {"--follow", 1, 1 << 20, {}},
+                  {"--rank", 1, kernels::kMaxAllReduceRanks, {}},
+                  {"--pdl", 0, 1, {}}};
   int kept = 1;
   for (int i = 1; i < *argc; ++i) {
     const std::string word = argv[i];
@@ -78,9 +81,9 @@ Options take_options(int* argc, char** argv) {
       if (name == "--benchmark_list_tests") options.list_only = word.find("false") == word.npos;
       argv[kept++] = argv[i];
     } else if (equals != word.npos) {
-      flag->values = integers(name, word.substr(equals + 1), flag->most);
+      flag->values = integers(name, word.substr(equals + 1), flag->least, flag->most);
     } else {
-      flag->values = integers(name, i + 1 < *argc ? argv[++i] : "", flag->most);
+      flag->values = integers(name, i + 1 < *argc ? argv[++i] : "", flag->least, flag->most);
     }
   }
   argv[*argc = kept] = nullptr;
@@ -91,6 +94,7 @@ Options take_options(int* argc, char** argv) {
   set(flags[1], &options.replays);
   if (!flags[2].values.empty()) options.blocks = flags[2].values;
   if (!flags[3].values.empty()) options.threads = flags[3].values;
+  if (!flags[6].values.empty()) options.pdl = flags[6].values;
   set(flags[4], &options.follow_fd);
   set(flags[5], &options.follow_rank);
   return options;
@@ -109,18 +113,21 @@ void bench_job(benchmark::State& state, Session& session, const Job& job) {
   }
   Job unstamped = job;
   unstamped.stamped = 0;
+  const Job floor{.kind = kFloor, .bytes = job.bytes};
   const Job nccl{.kind = kNccl, .bytes = job.bytes};
   const bool beside = session.has(kNccl) && job.kind != kNccl;
   const auto warm_up = [&](const Job& which) {
     for (int i = 0; i < 3; ++i) session.run(which);
   };
   warm_up(job);
+  warm_up(floor);
   if (job.stamped != 0) warm_up(unstamped);
   if (beside) warm_up(nccl);
-  std::vector<double> own_s, unstamped_s, nccl_s;
+  std::vector<double> own_s, floor_s, unstamped_s, nccl_s;
   for (auto _ : state) {
     own_s.push_back(session.run(job));
     state.SetIterationTime(own_s.back());
+    floor_s.push_back(session.run(floor));
     if (job.stamped != 0) unstamped_s.push_back(session.run(unstamped));
     if (beside) nccl_s.push_back(session.run(nccl));
   }
@@ -128,6 +135,9 @@ void bench_job(benchmark::State& state, Session& session, const Job& job) {
   state.SetLabel(session.label());
   state.counters["bytes"] = static_cast<double>(job.bytes);
   state.counters["us"] = own * 1e6;
+  const double floor_seconds = median(floor_s);
+  state.counters["floor_us"] = floor_seconds * 1e6;
+  state.counters["ratio_to_floor"] = own / floor_seconds;
   state.counters["algo_GB_per_s"] = static_cast<double>(job.bytes) / own * 1e-9;
   if (!unstamped_s.empty()) {
     const double bare = median(unstamped_s);
@@ -145,6 +155,7 @@ void register_job(std::unique_ptr<Session>& session, const Job& job, int replays
   std::string name = std::string(kKinds[job.kind]) + "/bytes:" + std::to_string(job.bytes);
   if (job.blocks != 0) name += "/blocks:" + std::to_string(job.blocks);
   if (job.threads != 0) name += "/threads:" + std::to_string(job.threads);
+  if (job.pdl != 0) name += "/pdl";
   benchmark::RegisterBenchmark(name.c_str(),
                                [&session, job](benchmark::State& state) {
                                  try {
@@ -160,7 +171,7 @@ void register_job(std::unique_ptr<Session>& session, const Job& job, int replays
 
 void register_benchmarks(std::unique_ptr<Session>& session, const Options& options) {
   for (const std::int64_t bytes : kSizes) {
-    for (int kind = 0; kind < static_cast<int>(std::size(kKinds)); ++kind) {
+    for (int kind = 0; kind < kFloor; ++kind) {
       if (kind >= kOurKinds) {
         if (NcclCommunicator::available()) {
           register_job(session, {.kind = kind, .bytes = bytes}, options.replays);
@@ -169,7 +180,9 @@ void register_benchmarks(std::unique_ptr<Session>& session, const Options& optio
       }
       for (const int blocks : options.blocks) {
         for (const int threads : options.threads) {
-          register_job(session, {kind, 1, blocks, threads, bytes}, options.replays);
+          for (const int pdl : options.pdl) {
+            register_job(session, {kind, 1, blocks, threads, bytes, pdl}, options.replays);
+          }
         }
       }
     }

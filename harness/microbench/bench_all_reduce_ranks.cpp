@@ -87,14 +87,14 @@ class RankBench {
 
   bool has(int kind) const {
     if (kind == kNcclWindow) return window_.output != nullptr;
-    return kind < kOurKinds || nccl_ != nullptr;
+    return kind < kOurKinds || kind == kFloor || nccl_ != nullptr;
   }
 
   bool is_prepared(const Job& job) const { return graphs_.count(job) != 0; }
   void prepare(const Job& job) {
     // The same on every rank: they run the same jobs.
     if (graphs_.size() >= kCachedGraphs) graphs_.clear();
-    if (job.kind >= kOurKinds) {  // connects, which a capture cannot
+    if (is_nccl(job)) {  // connects, which a capture cannot
       enqueue(job, 0);
       wait();
     }
@@ -119,6 +119,7 @@ class RankBench {
   }
 
   void check_sums(const Job& job) {
+    if (job.kind == kFloor) return;
     std::vector<std::uint16_t> output(static_cast<std::size_t>(job.bytes / 2));
     check_cuda(
         cudaMemcpy(output.data(), output_of(job), output.size() * 2, cudaMemcpyDeviceToHost));
@@ -133,6 +134,7 @@ class RankBench {
   }
 
  private:
+  static bool is_nccl(const Job& job) { return job.kind == kNccl || job.kind == kNcclWindow; }
   void record(const Event& event) {
     check_cuda(cudaEventRecordWithFlags(event.get(), stream_.get(), cudaEventRecordExternal));
   }
@@ -141,7 +143,7 @@ class RankBench {
     return job.kind == kNccl ? plain_.output : output_.data();
   }
   void enqueue(const Job& job, int ordinal) {
-    if (job.kind >= kOurKinds) {
+    if (is_nccl(job)) {
       const void* input = job.kind == kNcclWindow ? window_.input : plain_.input;
       nccl_->all_reduce(input, output_of(job), job.bytes / 2, stream_.get());
       return;
@@ -152,12 +154,15 @@ class RankBench {
     args.ordinal = ordinal;
     args.blocks = job.blocks;
     args.threads = job.threads;
+    args.pdl = job.pdl != 0;
     if (job.stamped != 0) {
       args.ring.all_reduces = stamps_.data();
       args.ring.entry = entry_.data();
       args.ring.all_reduces_per_replay = kNodes;
     }
-    check_cuda(kernels::kAllReduceKernels[job.kind].launch(args, stream_.get()));
+    check_cuda(job.kind == kFloor
+                   ? launch_all_reduce_floor(args, stream_.get())
+                   : kernels::kAllReduceKernels[job.kind].launch(args, stream_.get()));
   }
 
   const RankContext& context_;

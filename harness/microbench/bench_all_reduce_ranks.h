@@ -9,14 +9,18 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/all_reduce.h"
+
 namespace tpjitter::bench {
 
-// The first three as body.all_reduce has them; nccl_window: NCCL with registered windows.
-inline constexpr std::string_view kKinds[] = {"one_shot_pull", "one_shot_push", "two_shot", "nccl",
-                                              "nccl_window"};
+// The first three as body.all_reduce has them; nccl_window: NCCL with registered windows; floor: the
+// same bytes sent without a wait, timed beside the others.
+inline constexpr std::string_view kKinds[] = {"one_shot_pull", "one_shot_push", "two_shot",
+                                              "nccl",          "nccl_window",   "floor"};
 inline constexpr int kOurKinds = 3;
 inline constexpr int kNccl = 3;
 inline constexpr int kNcclWindow = 4;
+inline constexpr int kFloor = 5;
 
 inline constexpr int kAllReduces = 100;  // timed, in one graph
 inline constexpr int kAligning = 8;      // before them: line the ranks up after their launches
@@ -28,6 +32,7 @@ struct Job {
   std::int32_t blocks = 0;   // 0: by the kernel's table
   std::int32_t threads = 0;
   std::int64_t bytes = 0;
+  std::int32_t pdl = 0;  // our kinds: launched programmatically
   auto operator<=>(const Job&) const = default;
 };
 
@@ -43,6 +48,7 @@ class Session {
 
 std::unique_ptr<Session> start_processes(int ranks);  // one a GPU
 std::unique_ptr<Session> start_streams(int ranks);    // all on GPU 0; without NCCL
-int follow(int control_fd, int rank);                 // a process of start_processes; exit code
+int launch_all_reduce_floor(const kernels::AllReduceArgs& args, CUstream_st* stream);
+int follow(int control_fd, int rank);  // a process of start_processes; exit code
 
 }  // namespace tpjitter::bench

@@ -1,10 +1,12 @@
 // What launching and measuring cost the host: a stamp, a phase row, NVTX ranges, and on a GPU a
-// kernel launch and a graph launch against its node count. Means only: Google Benchmark keeps no
-// single samples, so jitter is `tpjitter run`'s to measure.
+// kernel launch and graph launches (bench_launch_gpu.cu). Each beside the floor of its kind, in turn:
+// the least that the machine could do in its place. No jitter: that is `tpjitter run`'s to measure.
 #include "harness/microbench/bench_launch.h"
 
-#include <benchmark/benchmark.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -14,8 +16,23 @@ namespace {
 
 using namespace tpjitter;
 
+constexpr int kBatch = 1000;  // of operations that cost nanoseconds
+
+// Floor: the counter behind the clock, without its scale and offset.
 void host_stamp(benchmark::State& state) {
-  for (auto _ : state) benchmark::DoNotOptimize(now_ns());
+  time_beside_floor(
+      state, [] { return host_seconds(kBatch, [] { benchmark::DoNotOptimize(now_ns()); }); },
+      [] {
+        return host_seconds(kBatch, [] {
+#if defined(__x86_64__)
+          benchmark::DoNotOptimize(__builtin_ia32_rdtsc());
+#elif defined(__aarch64__)
+          std::uint64_t ticks;
+          asm volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+          benchmark::DoNotOptimize(ticks);
+#endif
+        });
+      });
 }
 
 struct NullDevice {
@@ -28,7 +45,8 @@ struct NullDevice {
 };
 
 // One row of run_step: three stamps, three stage words, three NVTX ranges and the row's fields. Many
-// rows a step, so that what a step costs once (usage call, coupling stamps) drops out.
+// rows a step, so that what a step costs once (usage call, coupling stamps) drops out. Floor: its
+// stamps alone.
 void phase_row(benchmark::State& state) {
   constexpr int kRows = 64;
   const auto slot = std::make_unique<RankSlot>();
@@ -38,39 +56,67 @@ void phase_row(benchmark::State& state) {
   NullDevice device;
   std::vector<PhaseRow> rows(kRows);
   std::int64_t step = 0;
-  for (auto _ : state) {
-    const std::int64_t begin = now_ns();
-    run_step(device, context, step++, std::span(rows));
-    state.SetIterationTime(static_cast<double>(now_ns() - begin) * 1e-9 / kRows);
-    benchmark::DoNotOptimize(rows.data());
-  }
+  time_beside_floor(
+      state,
+      [&] {
+        const double seconds =
+            host_seconds(1, [&] { run_step(device, context, step++, std::span(rows)); });
+        benchmark::DoNotOptimize(rows.data());
+        return seconds / kRows;
+      },
+      [] { return 3 * host_seconds(3 * kRows, [] { benchmark::DoNotOptimize(now_ns()); }); });
 }
 
-// Once a step, not once a row.
+// Once a step, not once a row. Floor: a call of the kernel that does nothing.
 void step_usage_read(benchmark::State& state) {
   ThreadUsage usage;
   PhaseRow row{};
-  for (auto _ : state) {
-    usage.read_into(row);
-    benchmark::DoNotOptimize(row);
-  }
+  time_beside_floor(
+      state,
+      [&] {
+        return host_seconds(kBatch, [&] {
+          usage.read_into(row);
+          benchmark::DoNotOptimize(row);
+        });
+      },
+      [] { return host_seconds(kBatch, [] { syscall(SYS_getppid); }); });
 }
 
+// Floor: the loop without the range.
 void nvtx_range(benchmark::State& state) {
-  for (auto _ : state) {
-    const NvtxRange range("bench");
-    benchmark::ClobberMemory();
+  time_beside_floor(
+      state,
+      [] {
+        return host_seconds(kBatch, [] {
+          const NvtxRange range("bench");
+          benchmark::ClobberMemory();
+        });
+      },
+      [] { return host_seconds(kBatch, [] { benchmark::ClobberMemory(); }); });
+}
+
+bool asks_for_list(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::strncmp(argv[i], "--benchmark_list_tests", 22) == 0) {
+      return std::strcmp(argv[i] + 22, "=false") != 0;
+    }
   }
+  return false;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  benchmark::RegisterBenchmark("host_stamp", host_stamp);
-  benchmark::RegisterBenchmark("phase_row", phase_row)->UseManualTime();
-  benchmark::RegisterBenchmark("step_usage_read", step_usage_read);
-  benchmark::RegisterBenchmark("nvtx_range", nvtx_range);
-  benchmark::AddCustomContext("gpu", register_gpu_launch_benchmarks());
+  // Fixed counts: a sample is a batch, of which the library would take millions.
+  const auto add = [](const char* name, void (*run)(benchmark::State&)) {
+    benchmark::RegisterBenchmark(name, run)->UseManualTime()->Iterations(500);
+  };
+  add("host_stamp", host_stamp);
+  add("phase_row", phase_row);
+  add("step_usage_read", step_usage_read);
+  add("nvtx_range", nvtx_range);
+  const std::string gpu = register_gpu_launch_benchmarks(asks_for_list(argc, argv));
+  benchmark::AddCustomContext("gpu", gpu);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::RunSpecifiedBenchmarks();

@@ -2,6 +2,6 @@
 
 namespace tpjitter {
 
-std::string register_gpu_launch_benchmarks() { return "none: built without CUDA"; }
+std::string register_gpu_launch_benchmarks(bool) { return "none: built without CUDA"; }
 
 }  // namespace tpjitter

@@ -1,19 +1,22 @@
 // bench_metadata: what one metadata rebuild costs, op by op (aten) and in one launch (fused).
 //   dispatch/<path>/<shape>  host time of one rebuild, no synchronisation inside
-//   gpu_cold/<path>/<shape>  GPU time of one rebuild in a graph of 20 with disjoint inputs, L2
-//   emptied gpu_warm/<path>/<shape>  the same without emptying L2
+//   gpu_cold/<path>/<shape>  GPU time of one in a graph of 20 with disjoint inputs, L2 emptied
+//   gpu_warm/<path>/<shape>  the same without emptying L2
+// All paths over the peers' shapes, the fused forms without gpu_warm over the engines' test matrix.
 // Each GPU row times a bare gather with the same accesses in turn (floor_us, ratio_to_floor), each
 // dispatch row an empty kernel's launch. Without a GPU it lists its benchmarks and exits 77 instead
 // of running them.
 #include <benchmark/benchmark.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "harness/microbench/bench_metadata_inputs.h"
 #include "kernels/metadata_floor.h"
@@ -36,6 +39,27 @@ const MetadataShape kShapes[] = {
     {256, 32768, 16, true, QueryMode::kPreset}, {64, 131072, 16, false, QueryMode::kPreset},
     {64, 131072, 16, true, QueryMode::kPreset},
 };
+
+// The engines' test matrix (context, page, batch), contexts of a million tokens, and a long prompt.
+std::vector<MetadataShape> matrix_shapes() {
+  std::vector<MetadataShape> shapes;
+  for (const int context : {2048, 4096, 131072}) {
+    for (const int page : {1, 32, 64, 128, 256}) {
+      for (const int batch : {1, 7, 32}) {
+        shapes.push_back({batch, context, page, true, QueryMode::kPreset});
+      }
+    }
+  }
+  for (const int page : {1, 16, 64}) {
+    for (const int batch : {1, 8}) {
+      shapes.push_back({batch, 1 << 20, page, true, QueryMode::kPreset});
+    }
+  }
+  for (const int batch : {1, 64}) {
+    shapes.push_back({batch, 51200, 64, true, QueryMode::kPreset});
+  }
+  return shapes;
+}
 
 enum class Path { kAten, kFusedAll, kFusedLive };
 constexpr const char* kPathNames[] = {"aten", "fused_all", "fused_live"};
@@ -168,6 +192,12 @@ class Bench {
   std::unique_ptr<MetadataInputs> inputs_;
 };
 
+double median(std::vector<double>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 void bench_gpu(benchmark::State& state, Bench& bench, const MetadataShape& shape, Path path,
                bool cold) {
   MetadataInputs& inputs = bench.inputs(shape);
@@ -183,20 +213,22 @@ void bench_gpu(benchmark::State& state, Bench& bench, const MetadataShape& shape
     bench.time_graph(graph, cold);
     bench.time_graph(floor, cold);
   }
-  double seconds = 0;
-  double floor_seconds = 0;
+  std::vector<double> own_s, floor_s;
   for (auto _ : state) {
-    const double own = bench.time_graph(graph, cold);
-    state.SetIterationTime(own);
-    seconds += own;
-    floor_seconds += bench.time_graph(floor, cold);
+    own_s.push_back(bench.time_graph(graph, cold));
+    state.SetIterationTime(own_s.back());
+    floor_s.push_back(bench.time_graph(floor, cold));
   }
   const double bytes = inputs.bytes_per_rebuild(columns);
-  const auto iterations = static_cast<double>(state.iterations());
+  const double seconds = median(own_s);
+  state.counters["us"] = seconds * 1e6;
+  state.counters["floor_us"] = median(floor_s) * 1e6;
+  state.counters["ratio_to_floor"] = seconds / median(floor_s);
   state.counters["bytes"] = bytes;
-  state.counters["floor_us"] = floor_seconds / iterations * 1e6;
-  state.counters["ratio_to_floor"] = seconds / floor_seconds;
-  state.counters["GB_per_s"] = bytes * iterations / seconds * 1e-9;
+  state.counters["GB_per_s"] = bytes / seconds * 1e-9;
+  rebuild(0);  // the floor has overwritten what is summed
+  bench.sync();
+  state.counters["checksum"] = inputs.checksum(0);
 }
 
 void bench_dispatch(benchmark::State& state, Bench& bench, const MetadataShape& shape, Path path) {
@@ -211,16 +243,16 @@ void bench_dispatch(benchmark::State& state, Bench& bench, const MetadataShape& 
   const auto bare = [&](int) { empty_kernel<<<1, 32, 0, bench.stream()>>>(); };
   timed(rebuild);
   timed(bare);
-  double seconds = 0;
-  double bare_seconds = 0;
+  std::vector<double> own_s, bare_s;
   for (auto _ : state) {
-    const double own = timed(rebuild);
-    state.SetIterationTime(own);
-    seconds += own;
-    bare_seconds += timed(bare);
+    own_s.push_back(timed(rebuild));
+    state.SetIterationTime(own_s.back());
+    bare_s.push_back(timed(bare));
   }
-  state.counters["bare_launch_us"] = bare_seconds / static_cast<double>(state.iterations()) * 1e6;
-  state.counters["ratio_to_bare_launch"] = seconds / bare_seconds;
+  state.counters["us"] = median(own_s) * 1e6;
+  state.counters["floor_us"] = median(bare_s) * 1e6;  // an empty kernel's launch
+  state.counters["ratio_to_floor"] = median(own_s) / median(bare_s);
+  state.counters["bytes"] = bench.inputs(shape).bytes_per_rebuild(Bench::columns_of(path));
 }
 
 // Fixed iterations: each is 20 rebuilds, and what is not timed (emptying L2, waiting) costs far
@@ -242,20 +274,27 @@ void register_benchmarks(std::unique_ptr<Bench>& bench) {
         ->Unit(benchmark::kMicrosecond)
         ->Iterations(kIterations);
   };
+  const auto add_shape = [&](const MetadataShape& shape, Path path, bool also_warm) {
+    const std::string tail =
+        std::string("/") + kPathNames[static_cast<int>(path)] + "/" + shape.name();
+    add("dispatch" + tail, [shape, path](benchmark::State& state, Bench& b) {
+      bench_dispatch(state, b, shape, path);
+    });
+    for (const bool cold : {true, false}) {
+      if (!cold && !also_warm) continue;
+      add((cold ? "gpu_cold" : "gpu_warm") + tail,
+          [shape, path, cold](benchmark::State& state, Bench& b) {
+            bench_gpu(state, b, shape, path, cold);
+          });
+    }
+  };
   for (const MetadataShape& shape : kShapes) {
     for (const Path path : {Path::kAten, Path::kFusedAll, Path::kFusedLive}) {
-      const std::string tail =
-          std::string("/") + kPathNames[static_cast<int>(path)] + "/" + shape.name();
-      add("dispatch" + tail, [shape, path](benchmark::State& state, Bench& b) {
-        bench_dispatch(state, b, shape, path);
-      });
-      for (const bool cold : {true, false}) {
-        add((cold ? "gpu_cold" : "gpu_warm") + tail,
-            [shape, path, cold](benchmark::State& state, Bench& b) {
-              bench_gpu(state, b, shape, path, cold);
-            });
-      }
+      add_shape(shape, path, true);
     }
+  }
+  for (const MetadataShape& shape : matrix_shapes()) {
+    for (const Path path : {Path::kFusedAll, Path::kFusedLive}) add_shape(shape, path, false);
   }
 }
 

@@ -1,8 +1,9 @@
 // Fills pool and mapping on the device, with whole pages at random places as a paged KV cache holds
-// them; lengths are uniform between a quarter of the context and all of it.
+// them; lengths are uniform between a quarter of the context and all of it. Everything follows from
+// one hash, so that scripts/compare_peers.py can give its peers the same inputs.
 #include <algorithm>
-#include <random>
 #include <stdexcept>
+#include <type_traits>
 
 #include "harness/microbench/bench_metadata_inputs.h"
 
@@ -10,10 +11,13 @@ namespace tpjitter::bench {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSwaOutTail = 16;  // entries past the live ones, so that zeroing is real
+constexpr int kSwaOutTail = 16;           // entries past the live ones, so that zeroing is real
+constexpr std::uint64_t kRowStep = 7919;  // a prime: visits every pool row once
+constexpr std::uint64_t kLengthSeed = 1ull << 32;
+constexpr std::uint64_t kLocationSeed = 2ull << 32;
 constexpr std::int64_t kFewestSlots = 1 << 21;  // 16 MiB of mapping: sets share few of its lines
 
-__device__ std::uint64_t hash(std::uint64_t x) {  // splitmix64's finaliser
+__host__ __device__ std::uint64_t hash(std::uint64_t x) {  // splitmix64's finaliser
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return x ^ (x >> 31);
@@ -99,16 +103,18 @@ MetadataInputs::MetadataInputs(const MetadataShape& shape) : shape_(shape) {
   for (std::int64_t i = 0; i < width; ++i) strided.push_back(i * shape.page_size);
   strided_indices_ = upload<std::int64_t>(strided);
 
-  std::mt19937_64 random(1);
   std::vector<std::int64_t> rows(static_cast<std::size_t>(kRebuilds * batch));
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::int64_t>(i);
-  std::shuffle(rows.begin(), rows.end(), random);
+  for (std::size_t k = 0; k < rows.size(); ++k) {
+    rows[k] = static_cast<std::int64_t>(k * kRowStep % rows.size());
+  }
   for (int set = 0; set < kRebuilds; ++set) {
     std::vector<std::int64_t> lengths, locations;
     for (std::int64_t i = 0; i < batch; ++i) {
-      const std::int64_t spread = context - context / 4 + 1;
-      lengths.push_back(context / 4 + static_cast<std::int64_t>(random() % spread));
-      locations.push_back(static_cast<std::int64_t>(random() % num_slots_));
+      const auto k = static_cast<std::uint64_t>(set * batch + i);
+      const auto spread = static_cast<std::uint64_t>(context - context / 4 + 1);
+      lengths.push_back(context / 4 + static_cast<std::int64_t>(hash(k + kLengthSeed) % spread));
+      locations.push_back(static_cast<std::int64_t>(hash(k + kLocationSeed) %
+                                                    static_cast<std::uint64_t>(num_slots_)));
     }
     const auto first = rows.begin() + set * batch;
     req_pool_indices_.push_back(upload<std::int64_t>({first, first + batch}));
@@ -178,16 +184,52 @@ kernels::DecodePhase MetadataInputs::phase() const {
   }
 }
 
-double MetadataInputs::bytes_per_rebuild(kernels::PageColumns columns) const {
-  double pages = 0;
-  for (const auto& lengths : seq_lens_cpu_) {
-    for (const std::int64_t tokens : lengths) {
-      pages += static_cast<double>(columns == kernels::PageColumns::kAll
-                                       ? shape_.context_tokens / shape_.page_size
-                                       : (tokens + shape_.page_size - 1) / shape_.page_size);
+double MetadataInputs::checksum(int set) const {
+  const std::int64_t batch = shape_.batch_size;
+  const std::int64_t width = shape_.context_tokens / shape_.page_size;
+  const auto fetch = [](const auto* device, std::int64_t count) {
+    std::vector<std::remove_cvref_t<decltype(*device)>> host(static_cast<std::size_t>(count));
+    check(cudaMemcpy(host.data(), device, host.size() * sizeof(host[0]), cudaMemcpyDeviceToHost),
+          "cudaMemcpy of outputs");
+    return host;
+  };
+  std::int64_t sum = 0;
+  const auto add_table = [&](const std::int32_t* table, std::int64_t weight) {
+    const auto host = fetch(table, batch * width);
+    for (std::int64_t row = 0; row < batch; ++row) {
+      const std::int64_t live = (seq_lens_cpu_[set][row] + shape_.page_size - 1) / shape_.page_size;
+      for (std::int64_t column = 0; column < live; ++column) {
+        sum += weight * (1 + column % 7) * host[row * width + column];
+      }
     }
+  };
+  add_table(page_table_, 1);
+  if (shape_.swa) add_table(swa_page_table_, 3);
+  for (const auto value : fetch(cache_seqlens_, batch)) sum += value;
+  for (const auto value : fetch(cu_seqlens_k_, batch + 1)) sum += 5 * std::int64_t{value};
+  if (shape_.q_mode != kernels::QueryMode::kPreset) {
+    for (const auto value : fetch(cu_seqlens_q_, batch + 1)) sum += 11 * std::int64_t{value};
   }
-  pages /= kRebuilds;
+  if (shape_.swa) {
+    for (const auto value : fetch(swa_out_cache_loc_, batch)) sum += 7 * value;
+  }
+  return static_cast<double>(sum);
+}
+
+double MetadataInputs::live_pages(int set) const {
+  double pages = 0;
+  for (const std::int64_t tokens : seq_lens_cpu_[set]) {
+    pages += static_cast<double>((tokens + shape_.page_size - 1) / shape_.page_size);
+  }
+  return pages;
+}
+
+double MetadataInputs::bytes_per_rebuild(kernels::PageColumns columns) const {
+  double pages = shape_.batch_size * (shape_.context_tokens / shape_.page_size);
+  if (columns == kernels::PageColumns::kLive) {
+    pages = 0;
+    for (int set = 0; set < kRebuilds; ++set) pages += live_pages(set) / kRebuilds;
+  }
   const double per_page = 8 + (shape_.swa ? 12 : 0);
   const double per_request = 8 + 4 + 4 + 4 + (shape_.swa ? 24 : 0);
   return pages * per_page + shape_.batch_size * per_request;

@@ -37,6 +37,9 @@ class MetadataInputs {
   kernels::DecodeMetadataArgs args(int set, kernels::PageColumns columns) const;
   kernels::AtenMetadataArgs aten_args(int set) const;
   kernels::DecodePhase phase() const;
+  double live_pages(int set) const;
+  // Of the live outputs, after a rebuild of `set`: weighted by table and column, exact in a double.
+  double checksum(int set) const;
   // Algorithmic traffic of one rebuild, bytes, mean over the sets.
   double bytes_per_rebuild(kernels::PageColumns columns) const;
 
