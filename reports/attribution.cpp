@@ -30,6 +30,7 @@ class Attributor {
              const Floors& floors, const ReplayObserver& observer, const CaseClocks& clocks)
       : run_(run),
         case_(run_case),
+        inject_where_(case_text(run_case, "/inject/where")),
         table_(table),
         floors_(floors),
         observer_(observer),
@@ -51,6 +52,9 @@ class Attributor {
     std::vector<StageSums> sums(run_.ranks.size());
     constexpr int kCompared = ReplayTable::kAllRanks | ReplayTable::kLaunches;
     for (std::size_t slot = 0; slot < table_.slots(); ++slot) {
+      while (segment_ + 1 < table_.segments.size() && table_.segments[segment_ + 1].begin <= slot) {
+        ++segment_;
+      }
       const bool compared =
           table_.has(slot, kCompared) && !table_.has(slot, ReplayTable::kExcluded);
       bool all_launched = compared;
@@ -85,7 +89,9 @@ class Attributor {
 
   void watch_idle(std::size_t rank, const PhaseRow& row, const StageSums& sums, bool step_begins) {
     if (step_begins) first_graph_[rank] = 1;
-    if (!launched(row)) return;
+    // With a delay on the GPU the graph's begin is marked behind the gate where the ranks wait for
+    // each other: the GPU is not idle there, and nothing says since when.
+    if (!launched(row) || inject_where_ == "gpu") return;
     std::optional<HostStages> host;
     if (first_graph_[rank] != 0 && sums.usable) {
       host = HostStages{sums.inputs, sums.dispatch(row), sums.graph_launch};
@@ -95,14 +101,7 @@ class Attributor {
   }
 
   void add_injected(std::size_t victim, std::int64_t delay_ns) {
-    if (!result_.injected) {
-      result_.injected.emplace();
-      const Json& values = case_.values;
-      if (values.is_object() && values.contains("inject") && values["inject"].is_object() &&
-          values["inject"].contains("where") && values["inject"]["where"].is_string()) {
-        result_.injected->where = values["inject"]["where"].get<std::string>();
-      }
-    }
+    if (!result_.injected) result_.injected.emplace().where = inject_where_;
     InjectedDelays& injected = *result_.injected;
     const int rank = static_cast<int>(victim);
     if (injected.replays++ == 0) injected.victim = rank;
@@ -150,14 +149,14 @@ class Attributor {
     }
     seen.laggard = laggard;
     if (laggard && all([](const RankReplay& r) { return r.stages; })) {
-      seen.stage = split_lateness(*laggard, waits, excesses);
+      seen.stage = split_lateness(*laggard, waits);
     }
     if (observer_) observer_(seen);
   }
 
   // Against the median other rank: one rank, so that its stages add up to its lateness.
   // Returns the stage with the largest part.
-  std::size_t split_lateness(std::size_t laggard, bool waits, bool excesses) {
+  std::size_t split_lateness(std::size_t laggard, bool waits) {
     const bool modelled =
         std::all_of(replay_.begin(), replay_.end(), [](const RankReplay& r) { return r.modelled; });
     others_.clear();
@@ -183,20 +182,32 @@ class Attributor {
     std::int64_t lateness = explained;
     if (!modelled && waits) {
       // The arrival itself, from each rank's own clock: the difference of what they waited.
-      lateness = excesses ? difference_ns(*other.excess, *late.excess)
-                          : difference_ns(*other.wait, *late.wait);
+      lateness = lateness_ns(late, other);
       stage[kStageUnexplained] = difference_ns(lateness, explained);
     }
     // Not a stage of the case unless every replay has it.
     if (!modelled) gpu_arrivals_ += static_cast<double>(stage[kStageLaunchToArrival]);
     lateness_.push_back(lateness);
     all_modelled_ = all_modelled_ && modelled;
-    for (std::size_t s = 0; s < kNumStages; ++s) stage_sum_[s] += static_cast<double>(stage[s]);
+    LaunchLateness& launch = this_launch();
+    ++launch.replays;
+    for (std::size_t s = 0; s < kNumStages; ++s) {
+      stage_sum_[s] += static_cast<double>(stage[s]);
+      launch.sum_ns[s] += static_cast<double>(stage[s]);
+    }
     const auto coupling = static_cast<double>(std::max<std::int64_t>(0, stage[kStageCoupling]));
     late_coupling_ns_ += coupling;
     if (late.preempted) preempted_coupling_ns_ += coupling;
     const auto most = std::max_element(stage.begin(), stage.end());
     return static_cast<std::size_t>(most - stage.begin());
+  }
+
+  LaunchLateness& this_launch() {
+    const std::int32_t launch = table_.segments[segment_].launch;
+    if (result_.launches.empty() || result_.launches.back().launch != launch) {
+      result_.launches.push_back({.launch = launch, .replays = 0, .sum_ns = {}});
+    }
+    return result_.launches.back();
   }
 
   void finish() {
@@ -223,6 +234,7 @@ class Attributor {
     result_.flight_shift = describe(shift_);
     if (shift_.size() < kMinReplays) return;
     const std::int64_t shift = *result_.flight_shift.p50;
+    result_.flight_shift_taken_ns = shift;
     for (std::int64_t& value : exposed_) value = difference_ns(value, shift);
     for (std::int64_t& value : later_) value = difference_ns(value, shift);
     arrivals_.take_out(shift);
@@ -354,6 +366,7 @@ class Attributor {
 
   const Run& run_;
   const RunCase& case_;
+  std::string inject_where_;  // inject.where; empty: the record does not say
   const ReplayTable& table_;
   const Floors& floors_;
   const ReplayObserver& observer_;
@@ -361,6 +374,7 @@ class Attributor {
   std::vector<RankReplay> replay_;  // of the current slot, by rank
   Arrivals arrivals_;
   std::vector<std::size_t> others_;  // scratch
+  std::size_t segment_ = 0;          // of the current slot
   GpuIdle idle_;
   std::vector<char> first_graph_ = std::vector<char>(replay_.size());  // [rank]: not launched yet
   std::vector<std::int64_t> exposed_, hidden_, transfer_, lateness_, later_, shift_;

@@ -44,16 +44,24 @@ struct InjectedDelays {
 struct ReplayLateness {
   std::size_t slot = 0;                    // of the replay table
   std::optional<std::size_t> laggard;      // rank; none: a tie
-  std::optional<std::int64_t> exposed_ns;  // largest excess wait over ranks
+  std::optional<std::int64_t> exposed_ns;  // largest excess wait over ranks, flight shift included
   std::optional<std::size_t> stage;        // that holds most of the laggard's lateness
 };
 using ReplayObserver = std::function<void(const ReplayLateness&)>;
+
+// One process launch: its replays whose lateness could be split, and their sums by stage.
+struct LaunchLateness {
+  std::int32_t launch = 0;
+  std::uint64_t replays = 0;
+  std::array<double, kNumStages> sum_ns{};
+};
 
 struct Attribution {
   std::string verdict = "inconclusive";  // class: transfer | arrival_skew | mixed | inconclusive
   // [stage]: its part of the summed lateness; the parts add up to 1, a negative one made up time.
   std::array<std::optional<double>, kNumStages> share;
   std::array<std::optional<double>, kNumStages> mean_ns;  // per replay
+  std::vector<LaunchLateness> launches;                   // those with such a replay, in order
   Distribution exposed;   // largest excess wait over ranks, per replay
   Distribution hidden;    // launch skew - exposed; negative: made by the GPU
   Distribution transfer;  // largest transfer over ranks
@@ -61,9 +69,12 @@ struct Attribution {
   // What the flight took over the control's floor, where two ranks both polled: no skew makes it.
   // It is taken out of `exposed` and `later_excess` and counts as transfer.
   Distribution flight_shift;
+  std::int64_t flight_shift_taken_ns = 0;  // out of each replay: its p50, 0 of too few replays
   // Mean excess wait of the other all-reduces of the graph, the largest over ranks.
   Distribution later_excess;
-  Distribution gpu_idle;                      // between two steps, the longest over ranks
+  // Between two steps, the longest over ranks. None with a delay on the GPU, whose gate comes before
+  // the graph's begin.
+  Distribution gpu_idle;
   std::optional<std::size_t> gpu_idle_stage;  // LatenessStage that fills it in most steps
   bool gpu_idle_dominant = false;             // a quarter of the step or more, in most steps
   // Last minus first arrival on aligned clocks, per replay: a cross-check that no wait enters.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "reports/parallel.h"
 #include "reports/quantiles.h"
@@ -30,13 +29,6 @@ std::size_t bucket_of(std::int64_t value) {
       octave >= kBucketsLog2 ? v >> (octave - kBucketsLog2) : v << (kBucketsLog2 - octave);
   return (static_cast<std::size_t>(octave) << kBucketsLog2) + (part & ((1u << kBucketsLog2) - 1)) +
          1;
-}
-
-std::size_t metric_index(const char* key) {
-  for (std::size_t m = 0; m < kNumMetrics; ++m) {
-    if (std::strcmp(metrics()[m].key, key) == 0) return m;
-  }
-  return kNumMetrics;
 }
 
 bool has_values(std::span<const std::int64_t> column) {
@@ -88,7 +80,7 @@ MedianInterval median_interval(std::vector<std::int64_t> group_medians, bool lau
   interval.groups = group_medians.size();
   interval.launches = launches;
   const std::size_t n = group_medians.size();
-  if (n < 2) return interval;
+  if (n < kMinIntervalGroups) return interval;
   std::sort(group_medians.begin(), group_medians.end());
   // The k-th smallest to the k-th largest misses the median with probability
   // 2 * P(Binomial(n, 1/2) < k).
@@ -116,6 +108,24 @@ std::vector<StepSlots> list_steps(const ReplayTable& table, std::span<const std:
     if (!cost.empty()) steps.back().cost_ns = std::max(steps.back().cost_ns, cost[slot]);
   }
   return steps;
+}
+
+ReplayTable select_steps(const ReplayTable& table, const std::vector<StepSlots>& steps) {
+  ReplayTable selected;
+  selected.row_of_slot.resize(table.row_of_slot.size());
+  for (const StepSlots& step : steps) {
+    for (std::size_t slot = step.begin; slot < step.end; ++slot) {
+      for (std::size_t rank = 0; rank < table.row_of_slot.size(); ++rank) {
+        selected.row_of_slot[rank].push_back(table.row_of_slot[rank][slot]);
+      }
+      selected.flags.push_back(
+          static_cast<std::uint8_t>(table.flags[slot] & ~ReplayTable::kFollows));
+      selected.phase.push_back(table.phase[slot]);
+      selected.earliest_launch_ns.push_back(table.earliest_launch_ns[slot]);
+      selected.latest_launch_ns.push_back(table.latest_launch_ns[slot]);
+    }
+  }
+  return selected;
 }
 
 std::optional<std::size_t> cost_metric(const MetricColumns& maxima) {
@@ -210,7 +220,7 @@ void CaseDetailBuilder::operator()(std::optional<std::size_t> rank, const Metric
       for (std::size_t slot = sample_begin_[g]; slot < sample_begin_[g + 1]; ++slot) {
         if (columns[m][slot] != kAbsent) values.push_back(columns[m][slot]);
       }
-      if (values.size() >= kMinGroupSamples) medians.push_back(*nearest_rank(values, kP50));
+      if (values.size() >= kMinGroupSamples) medians.push_back(*describe(values).p50);
     }
     detail_.intervals[m] = median_interval(std::move(medians), by_launch_);
   });

@@ -26,11 +26,13 @@ std::vector<CumulativePoint> cumulative_points(std::span<const std::int64_t> col
 // Where the median lies, from the medians of groups that do not share samples: launches, or, with
 // one launch, the blocks of steps in it. By order statistics, so that no distribution is assumed.
 struct MedianInterval {
-  std::optional<std::int64_t> low_ns, high_ns;  // null with fewer than two groups
+  std::optional<std::int64_t> low_ns, high_ns;  // null with fewer than kMinIntervalGroups
   std::uint64_t groups = 0;
-  double coverage = 0;  // probability that it holds the median, 0.95 or what the groups allow
+  double coverage = 0;  // probability that it holds the median: 0.95, or 0.93 with five groups
   bool launches = false;
 };
+// The extremes of fewer groups hold the median with less than 90 %.
+inline constexpr std::size_t kMinIntervalGroups = 5;
 MedianInterval median_interval(std::vector<std::int64_t> group_medians, bool launches);
 
 // Slots of one step.
@@ -39,6 +41,8 @@ struct StepSlots {
   std::int64_t cost_ns = kAbsent;  // the largest of the cost column; kAbsent: none
 };
 std::vector<StepSlots> list_steps(const ReplayTable& table, std::span<const std::int64_t> cost);
+// The rebuilds of these steps alone, in this order; none follows another.
+ReplayTable select_steps(const ReplayTable& table, const std::vector<StepSlots>& steps);
 // What makes a step bad: the metric whose maxima say it best of those that have values; nullopt if
 // none has.
 std::optional<std::size_t> cost_metric(const MetricColumns& maxima);

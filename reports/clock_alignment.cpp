@@ -51,15 +51,25 @@ double slope(const ClockOffset& from, const ClockOffset& to) {
 // it, and how far off it may be before one of the clocks must have been set.
 struct Deviations {
   std::vector<double> deviation_ns;
-  std::vector<double> doubt_ns;  // in what the rest makes of it: a step may hide there
+  // In what the rest makes of it: a step may hide there. Of changes of an offset, see changes_by.
+  std::vector<double> doubt_ns;
   std::vector<bool> step;
   std::size_t steps() const {
     return static_cast<std::size_t>(std::count(step.begin(), step.end(), true));
   }
 };
 
+// How far off a point may be against another one of the launch. What the two ways of the fastest
+// message differ by is in every offset alike and moves no change of it: only what the exchanges used
+// took longer than the fastest of all does.
+double changes_by(const ClockOffset& point, std::int64_t fastest_ns) {
+  return static_cast<double>(point.bound_ns) - static_cast<double>(fastest_ns) / 2;
+}
+
 Deviations deviations(std::span<const ClockOffset> points) {
   Deviations d;
+  std::int64_t fastest_ns = INT64_MAX;
+  for (const ClockOffset& point : points) fastest_ns = std::min(fastest_ns, point.round_trip_ns);
   const std::size_t last = points.size() - 1;
   for (std::size_t i = 0; i < last; ++i) {
     const double left = seconds_between(points[0], points[i]);
@@ -72,9 +82,10 @@ Deviations deviations(std::span<const ClockOffset> points) {
     const double deviation = change - slope(from, to) * interval * 1e9;
     const double own = static_cast<double>(points[i].bound_ns + points[i + 1].bound_ns);
     const double others = static_cast<double>(from.bound_ns + to.bound_ns);
-    const double doubt = others * interval / std::max(left, right);
+    const double share = interval / std::max(left, right);
+    const double doubt = others * share;
     d.deviation_ns.push_back(deviation);
-    d.doubt_ns.push_back(doubt);
+    d.doubt_ns.push_back((changes_by(from, fastest_ns) + changes_by(to, fastest_ns)) * share);
     d.step.push_back(std::fabs(deviation) > own + doubt);
   }
   return d;

@@ -75,7 +75,8 @@ struct ClockLine {
 
 // Points of one pair in any order. A point without an offset, or one that contradicts its
 // neighbours while they agree, is rejected; a step ends the alignment. Assumes that a clock's rate
-// holds for a launch: what it wanders, or an undetected step moves, is in the bound.
+// holds for a launch, and what the two ways of the fastest message differ by: what the rate wanders,
+// or an undetected step moves, is in the bound.
 ClockLine align_points(std::vector<ClockOffset> points);
 
 // a to b, b to c against a to c. Clocks that are right agree within the sum of the bounds.

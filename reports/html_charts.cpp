@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "reports/device_time.h"
@@ -23,12 +22,6 @@ constexpr const char* kCurveMetrics[] = {"dispatch_ns",
                                          "step_ns"};
 constexpr std::size_t kPointBudget = 60'000;  // points of all curves: about 1 MB
 constexpr std::size_t kMinPoints = 12;
-
-std::size_t metric_number(const char* key) {
-  std::size_t m = 0;
-  while (m < kNumMetrics && std::strcmp(metrics()[m].key, key) != 0) ++m;
-  return m;
-}
 
 Json curve_json(const std::vector<CumulativePoint>& points, std::size_t most, const Json* metric) {
   Json out = {{"points", Json::array()}};
@@ -52,7 +45,7 @@ Json curves_json(const Json& c, const CaseDetail& detail, std::size_t most_point
   Json out = Json::object();
   const std::vector<std::size_t> ranks = shown_ranks(c, kMaxDrawnRanks);
   for (const char* key : kCurveMetrics) {
-    const std::size_t m = metric_number(key);
+    const std::size_t m = metric_index(key);
     Json one = {
         {"all", curve_json(detail.over_ranks[m], most_points, metric_of(c["metrics"], key))},
         {"ranks", Json::array()}};
@@ -150,17 +143,6 @@ std::vector<std::size_t> shown_ranks(const Json& summary_case, std::size_t most)
   order.resize(most);
   std::sort(order.begin(), order.end());
   return order;
-}
-
-std::string run_label(std::span<const AnalysedRun> runs, std::size_t number) {
-  const auto name = [&](std::size_t i) { return plain(runs[i].summary["scenario"]["name"]); };
-  std::size_t same = 0, before = 0;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (name(i) != name(number)) continue;
-    ++same;
-    before += i < number ? 1 : 0;
-  }
-  return same > 1 ? fmt::format("{} ({})", name(number), before + 1) : name(number);
 }
 
 std::string case_label(std::span<const AnalysedRun> runs, std::size_t run, const Json& c) {

@@ -17,8 +17,6 @@ std::vector<std::size_t> shown_ranks(const Json& summary_case, std::size_t most)
 inline constexpr std::size_t kMaxDrawnRanks = 16;   // curves, lanes of the time line
 inline constexpr std::size_t kMaxTableRanks = 128;  // rows of tables
 
-std::string run_label(std::span<const AnalysedRun> runs, std::size_t number);
-
 // "fused/bs8", or "smoke: fused/bs8" where several runs share the page.
 std::string case_label(std::span<const AnalysedRun> runs, std::size_t run, const Json& c);
 

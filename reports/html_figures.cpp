@@ -125,6 +125,28 @@ void write_heat_section(std::span<const AnalysedRun> runs, std::ostream& out) {
   });
 }
 
+namespace {
+
+// What makes a step the worst: once, if it is the same for every case.
+void write_ranking(Runs runs, std::ostream& out) {
+  std::vector<std::pair<std::string, std::size_t>> ranked;  // case, metric
+  for_each_case(runs, [&](std::size_t run, std::size_t number, const Json& c) {
+    const auto& metric = runs[run].details[number].worst_metric;
+    if (metric) ranked.push_back({case_label(runs, run, c), *metric});
+  });
+  const bool same = std::all_of(ranked.begin(), ranked.end(), [&](const auto& each) {
+    return each.second == ranked.front().second;
+  });
+  for (const auto& [label, metric] : ranked) {
+    write_paragraph(fmt::format("{} are ranked by {}, the largest over ranks.",
+                                same ? "Steps" : label + ": steps", metrics()[metric].key),
+                    out, "note");
+    if (same) return;
+  }
+}
+
+}  // namespace
+
 void write_timeline_section(std::span<const AnalysedRun> runs, std::ostream& out) {
   bool steps = false;
   for (const AnalysedRun& run : runs) {
@@ -161,16 +183,7 @@ void write_timeline_section(std::span<const AnalysedRun> runs, std::ostream& out
     out << "<th scope=\"col\">" << head << "</th>";
   }
   out << "</tr></thead><tbody></tbody></table></div>\n";
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    std::size_t number = 0;
-    for (const CaseDetail& detail : runs[i].details) {
-      const Json& c = runs[i].summary["cases"][number++];
-      if (!detail.worst_metric) continue;
-      write_paragraph(fmt::format("{}: steps are ranked by {}, the largest over ranks.",
-                                  case_label(runs, i, c), metrics()[*detail.worst_metric].key),
-                      out, "note");
-    }
-  }
+  write_ranking(runs, out);
 }
 
 }  // namespace tpjitter

@@ -62,8 +62,7 @@ TableGroup interval_group(const char* title, const char* key, Runs runs) {
   for_each_case(
       runs, [&](std::size_t, std::size_t, const Json& c) { metrics_of.push_back(&c["metrics"]); });
   TableGroup group = metric_group(title, metrics_of, key, {"p50", "p99"});
-  std::size_t m = 0;
-  while (m < kNumMetrics && std::strcmp(metrics()[m].key, key) != 0) ++m;
+  const std::size_t m = metric_index(key);
   std::vector<std::optional<std::int64_t>> all;
   for (const Json* of : metrics_of) {
     for (const char* statistic : {"p50", "p99"}) all.push_back(metric_value(*of, key, statistic));
@@ -92,18 +91,21 @@ void write_comparison(Runs runs, std::ostream& out) {
     write_paragraph("No case was measured.", out);
     return;
   }
-  out << html_table({names, interval_group("dispatch", "dispatch_ns", runs),
+  out << html_table({names, counts, interval_group("dispatch", "dispatch_ns", runs),
                      interval_group("launch skew", "launch_skew_ns", runs),
                      interval_group("excess wait", "first_all_reduce_excess_wait_ns", runs),
-                     interval_group("step", "step_ns", runs), counts},
+                     interval_group("step", "step_ns", runs)},
                     "The largest over ranks in each replay, quantiles over replays");
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const std::string of = runs.size() > 1 ? run_label(runs, i) + ": " : "";
     const std::string note = interval_note(runs[i].details);
     write_paragraph(
         of +
-            (note.empty() ? "no interval: one launch with fewer than two blocks of 20 replays"
-                          : "p50 within: " + note) +
+            (!note.empty() ? "p50 within: " + note
+             : runs[i].details.empty()
+                 ? "no interval"
+                 : interval_reason(
+                       runs[i].details.front().intervals[metric_index("dispatch_ns")])) +
             ".",
         out, "note");
     std::vector<std::string> reasons = common_reason_lines(runs[i].summary);
@@ -193,6 +195,13 @@ void write_stages(Runs runs, std::ostream& out) {
                     "The laggard's lateness against the median other rank, split over stages", 2)
       << html_table({{"", {names.columns[0]}}, means, skew},
                     "The same in time, with the skew that the waits exposed and hid");
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Json& summary = runs[i].summary;
+    if (summary["savings"].empty()) continue;
+    if (runs.size() > 1) write_heading(run_label(runs, i), out);
+    out << html_table(savings_table(summary), "What a path saves of the lateness, by stage");
+    write_paragraph(savings_note(summary), out, "note");
+  }
   for_each_case(runs, [&](std::size_t run, std::size_t, const Json& c) {
     write_heading(case_label(runs, run, c), out);
     write_paragraph(attribution_line(c) + ".", out);
@@ -232,8 +241,9 @@ void write_noise(Runs runs, std::ostream& out) {
   for_each_case(runs, [&](std::size_t run, std::size_t, const Json& c) {
     if (c["outliers"].empty()) return;
     any = true;
-    out << html_table(outlier_table(c),
-                      case_label(runs, run, c) + ", worst steps above the median");
+    for (const OutlierTable& table : outlier_tables(c)) {
+      out << html_table(table.groups, case_label(runs, run, c) + ": " + table.title);
+    }
   });
   if (!any) {
     write_paragraph("No step stands out above its case's median.", out);
@@ -250,16 +260,7 @@ void write_method(Runs runs, std::ostream& out) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Json& summary = runs[i].summary;
     if (runs.size() > 1) write_heading(run_label(runs, i), out);
-    std::string command;
-    for (const Json& word : summary["command"]) {
-      const std::string w = plain(word);
-      const bool quote =
-          w.empty() || w.find_first_of(" \t'\"\\$&|;<>()*?[]#~`") != std::string::npos;
-      std::string quoted;
-      for (const char ch : w) quoted += ch == '\'' ? std::string("'\\''") : std::string(1, ch);
-      command += (command.empty() ? "" : " ") + (quote ? "'" + quoted + "'" : w);
-    }
-    if (!command.empty()) {
+    if (const std::string command = command_line(summary); !command.empty()) {
       write_paragraph("The command that measures it again:", out);
       out << "<pre>" << escape_html(command) << "</pre>\n";
     }

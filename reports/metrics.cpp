@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "reports/parallel.h"
 #include "reports/stamps.h"
@@ -114,39 +115,6 @@ std::string absence_reason(const Metric& metric, const Evidence& e, std::size_t 
   return "its stamps are 0 in every row";
 }
 
-// The earliest and latest entry into the graph launch of each slot; kAbsent unless all ranks have
-// it.
-struct LaunchColumns {
-  Column earliest, latest;
-};
-
-LaunchColumns launch_columns(const Run& run, const ReplayTable& table) {
-  LaunchColumns columns;
-  columns.earliest.resize(table.slots());
-  columns.latest.resize(table.slots());
-  parallel_ranges(table.slots(), [&](std::size_t begin, std::size_t end, std::size_t) {
-    for (std::size_t slot = begin; slot < end; ++slot) {
-      columns.earliest[slot] = columns.latest[slot] = kAbsent;
-      if (run.ranks.size() < 2 ||
-          !table.has(slot, ReplayTable::kAllRanks | ReplayTable::kLaunches)) {
-        continue;
-      }
-      std::int64_t earliest = INT64_MAX, latest = INT64_MIN;
-      bool all = true;
-      for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-        const PhaseRow& row = run.ranks[rank].rows[table.row_of_slot[rank][slot]];
-        all = all && launched(row);
-        earliest = std::min(earliest, row.launch_begin_ns);
-        latest = std::max(latest, row.launch_begin_ns);
-      }
-      if (!all) continue;
-      columns.earliest[slot] = earliest;
-      columns.latest[slot] = latest;
-    }
-  });
-  return columns;
-}
-
 // For each first row of a step on one rank: the slot of its next step's first row, if that follows
 // without a gap or a block barrier.
 std::vector<std::uint32_t> next_step_slots(const ReplayTable& table, std::size_t rank) {
@@ -170,7 +138,7 @@ std::vector<std::uint32_t> next_step_slots(const ReplayTable& table, std::size_t
 class CaseAnalysis {
  public:
   CaseAnalysis(const Run& run, const ReplayTable& table, const Floors& floors)
-      : run_(run), table_(table), floors_(floors), launches_(launch_columns(run, table)) {
+      : run_(run), table_(table), floors_(floors) {
     for (std::size_t m = 0; m < kNumMetrics; ++m) {
       if (kMetrics[m].case_level) maxima_[m].resize(table.slots());
       columns_[m].resize(table.slots());
@@ -265,16 +233,25 @@ class CaseAnalysis {
     const RowContext context{row,
                              next[slot] == kNoRow ? nullptr : &rows[numbers[next[slot]]],
                              table_.has(slot, ReplayTable::kFirstOfStep),
-                             launches_.earliest[slot],
-                             launches_.latest[slot],
+                             table_.earliest_launch_ns[slot],
+                             table_.latest_launch_ns[slot],
                              peers ? wait_ns(row) : std::nullopt,
                              peers ? floors_.of(row, rank) : std::nullopt};
     count(context, table_.has(slot, ReplayTable::kAllRanks), e);
-    for (std::size_t m = 0; m < kNumMetrics; ++m) {
-      const std::int64_t value = kMetrics[m].value(context);
-      columns_[m][slot] = value;
-      if (!kMetrics[m].case_level) continue;
-      std::int64_t& most = maxima_[m][slot];
+    set_values(context, slot, std::make_index_sequence<kNumMetrics>());
+  }
+
+  // Unrolled, so that each metric's function is inlined.
+  template <std::size_t... kMetric>
+  void set_values(const RowContext& context, std::size_t slot, std::index_sequence<kMetric...>) {
+    (set_value<kMetric>(context, slot), ...);
+  }
+  template <std::size_t kMetric>
+  void set_value(const RowContext& context, std::size_t slot) {
+    const std::int64_t value = kMetrics[kMetric].value(context);
+    columns_[kMetric][slot] = value;
+    if constexpr (kMetrics[kMetric].case_level) {
+      std::int64_t& most = maxima_[kMetric][slot];
       // A rank without the value leaves the maximum unknown: INT64_MAX marks it until the end.
       most = value == kAbsent || most == INT64_MAX ? INT64_MAX : std::max(most, value);
     }
@@ -353,7 +330,6 @@ class CaseAnalysis {
   const Run& run_;
   const ReplayTable& table_;
   const Floors& floors_;
-  LaunchColumns launches_;
   MetricColumns columns_;              // of the current rank
   MetricColumns maxima_;               // over the ranks seen so far
   std::vector<std::uint8_t> unknown_;  // [slot]: some rank has no usable row
@@ -363,6 +339,12 @@ class CaseAnalysis {
 }  // namespace
 
 std::span<const Metric, kNumMetrics> metrics() { return kMetrics; }
+
+std::size_t metric_index(std::string_view key) {
+  const auto metric =
+      std::find_if(kMetrics.begin(), kMetrics.end(), [&](const Metric& m) { return key == m.key; });
+  return static_cast<std::size_t>(metric - kMetrics.begin());
+}
 
 CaseMetrics compute_metrics(const Run& run, const ReplayTable& table, const Floors& floors,
                             const ColumnObserver& observer) {

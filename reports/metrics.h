@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reports/column.h"
@@ -56,6 +57,7 @@ struct Metric {
 };
 inline constexpr std::size_t kNumMetrics = 10;
 std::span<const Metric, kNumMetrics> metrics();
+std::size_t metric_index(std::string_view key);  // of a metric there is
 
 struct MetricResult {
   Distribution values;

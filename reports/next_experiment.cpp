@@ -85,9 +85,7 @@ bool late_at_every_all_reduce(const Attribution& attribution) {
 }
 
 std::string step_value(const RunCase& run_case, const char* key) {
-  const Json::json_pointer at(fmt::format("/step/{}", key));
-  const Json& values = run_case.values;
-  return values.contains(at) && values[at].is_string() ? values[at].get<std::string>() : "";
+  return case_text(run_case, fmt::format("/step/{}", key));
 }
 
 std::string next_between_all_reduces(const RunCase& run_case) {
@@ -114,6 +112,12 @@ std::string next_for_idle_gpu(const RunCase& run_case, const Attribution& attrib
 }
 
 }  // namespace
+
+std::string case_text(const RunCase& run_case, const std::string& pointer) {
+  const Json::json_pointer at(pointer);
+  const Json& values = run_case.values;
+  return values.contains(at) && values[at].is_string() ? values[at].get<std::string>() : "";
+}
 
 std::string next_experiment(const Run& run, const RunCase& run_case, const Floors& floors,
                             const Attribution& attribution, const LatenessFacts& facts) {

@@ -21,4 +21,7 @@ struct LatenessFacts {
 std::string next_experiment(const Run& run, const RunCase& run_case, const Floors& floors,
                             const Attribution& attribution, const LatenessFacts& facts);
 
+// A case's setting, such as "/step/loop"; empty where the record does not say.
+std::string case_text(const RunCase& run_case, const std::string& pointer);
+
 }  // namespace tpjitter

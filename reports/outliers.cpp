@@ -1,6 +1,7 @@
 #include "reports/outliers.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "reports/stamps.h"
 
@@ -71,36 +72,43 @@ Outlier OutlierFinder::describe(const char* by, std::size_t slot,
   return outlier;
 }
 
-std::vector<Outlier> OutlierFinder::worst_steps(std::int64_t above) const {
-  struct Step {
-    std::size_t slot, rank;
-    std::int64_t ns;
-  };
-  std::vector<Step> worst;
-  for (std::size_t slot = 0; slot < table_.slots(); ++slot) {
-    if (!table_.has(slot, ReplayTable::kFirstOfStep) || table_.has(slot, ReplayTable::kExcluded)) {
-      continue;
-    }
-    std::optional<Step> longest;
-    for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
-      const auto ns = step_ns(slot, rank);
-      if (ns && *ns > above && (!longest || *ns > longest->ns)) longest = Step{slot, rank, *ns};
-    }
-    if (longest) keep_worst(worst, *longest, [](const Step& s) { return s.ns; });
+void OutlierFinder::see_steps(std::size_t rank, std::span<const std::int64_t> step_ns) {
+  std::vector<Step> worst;  // of this rank; of the whole case they must be among these
+  for (std::size_t slot = 0; slot < step_ns.size(); ++slot) {
+    const std::int64_t ns = step_ns[slot];
+    if (ns == kAbsent || (worst.size() == kWorstOfEach && ns <= worst.back().ns)) continue;
+    keep_worst(worst, Step{slot, rank, ns}, [](const Step& s) { return s.ns; });
   }
+  steps_.insert(steps_.end(), worst.begin(), worst.end());
+}
+
+std::vector<Outlier> OutlierFinder::worst_steps(std::int64_t above) const {
+  std::vector<Step> steps = steps_;
+  // The longest rank of a slot first, of equals the first.
+  std::stable_sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
+    return std::tuple(-a.ns, a.slot) < std::tuple(-b.ns, b.slot);
+  });
   std::vector<Outlier> outliers;
-  for (const Step& step : worst) outliers.push_back(describe("step", step.slot, step.rank));
+  for (const Step& step : steps) {
+    if (outliers.size() == kWorstOfEach || step.ns <= above) break;
+    const bool seen = std::any_of(outliers.begin(), outliers.end(),
+                                  [&](const Outlier& o) { return o.slot == step.slot; });
+    if (!seen) outliers.push_back(describe("step", step.slot, step.rank));
+  }
   return outliers;
 }
 
-std::vector<Outlier> OutlierFinder::finish(std::optional<std::int64_t> exposed_p50,
+std::vector<Outlier> OutlierFinder::finish(const Attribution& attribution,
                                            std::optional<std::int64_t> step_p50) {
   std::vector<Outlier> outliers;
+  const auto& exposed_p50 = attribution.exposed.p50;
   for (const ReplayLateness& replay : worst_) {
-    if (!exposed_p50 || *replay.exposed_ns <= *exposed_p50) continue;
+    const std::int64_t exposed_ns =
+        difference_ns(*replay.exposed_ns, attribution.flight_shift_taken_ns);
+    if (!exposed_p50 || exposed_ns <= *exposed_p50) continue;
     Outlier outlier = describe("excess_wait", replay.slot, replay.laggard);
     outlier.stage = replay.stage;
-    outlier.excess_ns = replay.exposed_ns;
+    outlier.excess_ns = exposed_ns;
     outliers.push_back(outlier);
   }
   if (!step_p50) return outliers;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "reports/attribution.h"
@@ -25,15 +26,18 @@ struct Outlier {
   std::optional<bool> migrated;         // on another CPU than in the step before
 };
 
-// Keeps the worst replays while a case is attributed: its `see` is a ReplayObserver.
+// Keeps the worst replays while a case is attributed (its `see` is a ReplayObserver), and the longest
+// steps while it is measured.
 class OutlierFinder {
  public:
   OutlierFinder(const Run& run, const ReplayTable& table) : run_(run), table_(table) {}
 
   void see(const ReplayLateness& replay);
-  // `exposed_p50` and `step_p50` of the case: what is not above them does not stand out.
-  std::vector<Outlier> finish(std::optional<std::int64_t> exposed_p50,
-                              std::optional<std::int64_t> step_p50);
+  // The values of the metric step_ns, by slot: each rank once, in order.
+  void see_steps(std::size_t rank, std::span<const std::int64_t> step_ns);
+  // What is not above the case's p50 does not stand out. Excess waits are on the scale of
+  // `attribution.exposed`: without the flight shift.
+  std::vector<Outlier> finish(const Attribution& attribution, std::optional<std::int64_t> step_p50);
 
  private:
   Outlier describe(const char* by, std::size_t slot, std::optional<std::size_t> rank) const;
@@ -42,8 +46,13 @@ class OutlierFinder {
   std::optional<std::int64_t> step_ns(std::size_t first_slot, std::size_t rank) const;
   const PhaseRow* row_of(std::size_t slot, std::size_t rank) const;
 
+  struct Step {
+    std::size_t slot, rank;
+    std::int64_t ns;
+  };
   const Run& run_;
   const ReplayTable& table_;
+  std::vector<Step> steps_;            // the longest of each rank
   std::vector<ReplayLateness> worst_;  // by exposed_ns, the largest first
 };
 

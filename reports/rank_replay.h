@@ -58,6 +58,16 @@ RankReplay read_replay(const PhaseRow& row, const StageSums& sums, const Floors&
 // the excess of every rank. The model's flight is a constant.
 std::optional<std::int64_t> flight_shift(const std::vector<RankReplay>& ranks);
 
+// How much later `late` arrived than `other`, of what they waited, floors taken out if both have
+// one. Where both polled, each flag's way is in the other's wait: the earlier waits for the flight
+// and the lateness, the later for the flight without it, and their difference holds it twice.
+inline std::int64_t lateness_ns(const RankReplay& late, const RankReplay& other) {
+  const std::int64_t apart = late.excess && other.excess
+                                 ? difference_ns(*other.excess, *late.excess)
+                                 : difference_ns(*other.wait, *late.wait);
+  return late.polled && other.polled ? apart / 2 : apart;
+}
+
 // Index of the one rank with the largest value; nullopt when two share it.
 template <class Value>
 std::optional<std::size_t> only_largest(const std::vector<RankReplay>& ranks, Value value) {

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <initializer_list>
 #include <set>
 
 #include "harness/contract/victims.h"
@@ -22,15 +22,21 @@ std::uint64_t distance_ns(std::int64_t a, std::int64_t b) {
   return a > b ? x - y : y - x;
 }
 
-// Every stamp that was taken lies near the first one that was.
-bool together(std::initializer_list<std::int64_t> stamps) {
-  std::optional<std::int64_t> first;
+// Every stamp that was taken lies near the first one that was. Without branches: each row of a
+// record passes here.
+template <std::size_t kStamps>
+bool together(const std::array<std::int64_t, kStamps>& stamps) {
+  std::int64_t first = 0;
+  for (const std::int64_t stamp : stamps) first = first != 0 ? first : stamp;
+  bool apart = false;
   for (const std::int64_t stamp : stamps) {
-    if (stamp == 0) continue;
-    if (first && distance_ns(stamp, *first) > kMaxDurationNs) return false;
-    if (!first) first = stamp;
+    const std::int64_t difference = difference_ns(stamp, first);
+    const bool wraps = ((stamp ^ first) & (stamp ^ difference)) < 0;
+    apart |=
+        (stamp != 0) &
+        (wraps | (static_cast<std::uint64_t>(difference) + kMaxDurationNs > 2 * kMaxDurationNs));
   }
-  return true;
+  return !apart;
 }
 
 std::optional<std::int64_t> integer_value(const RunCase& c, const char* table, const char* key) {
@@ -41,17 +47,6 @@ std::optional<std::int64_t> integer_value(const RunCase& c, const char* table, c
   }
   return keys[key].get<std::int64_t>();
 }
-
-// Who may carry an injected delay, as far as the case says. Victims of a step count from the first
-// warm-up step.
-struct PlannedVictims {
-  Victims victims;
-  std::int64_t warmup_steps = 0;
-
-  bool may_delay(int rank, const PhaseRow& row) const {
-    return victims.of_step(row.step + warmup_steps) == rank;
-  }
-};
 
 std::optional<PlannedVictims> planned_victims(const RunCase& c, int world_size) {
   const auto first = integer_value(c, "inject", "victim");
@@ -96,12 +91,12 @@ bool stamps_in_range(const PhaseRow& row) {
        {row.all_reduce_wait_sum_ns, row.all_reduce_wait_max_ns, row.injected_ns}) {
     if (distance_ns(duration, 0) > kMaxDurationNs) return false;
   }
-  return together({row.coupling_begin_ns, row.accept_seen_ns, row.inputs_begin_ns,
-                   row.inputs_end_ns, row.dispatch_begin_ns, row.dispatch_end_ns,
-                   row.launch_begin_ns, row.launch_end_ns,
-                   modelled ? row.first_all_reduce_own_ns : 0}) &&
-         together({row.gpu_begin_ns, row.gpu_end_ns, row.first_all_reduce_own_ns,
-                   row.first_all_reduce_last_seen_ns, row.first_all_reduce_end_ns});
+  return together(std::array{row.coupling_begin_ns, row.accept_seen_ns, row.inputs_begin_ns,
+                             row.inputs_end_ns, row.dispatch_begin_ns, row.dispatch_end_ns,
+                             row.launch_begin_ns, row.launch_end_ns,
+                             modelled ? row.first_all_reduce_own_ns : 0}) &&
+         together(std::array{row.gpu_begin_ns, row.gpu_end_ns, row.first_all_reduce_own_ns,
+                             row.first_all_reduce_last_seen_ns, row.first_all_reduce_end_ns});
 }
 
 bool within_an_hour(std::int64_t a, std::int64_t b) { return distance_ns(a, b) <= kMaxDurationNs; }
@@ -151,40 +146,44 @@ bool ClockCheck::in_range(const PhaseRow& row) {
   return true;
 }
 
-std::vector<RunWarning> check_owner(const Run& run, int rank, bool has_last_peer) {
-  const RankRows& rows = run.ranks[static_cast<std::size_t>(rank)];
+OwnerCheck::OwnerCheck(const RunInfo& info, int rank)
+    : world_size_(info.world_size), rank_(rank), victims_(info.cases.size()) {
+  for (std::size_t c = 0; c < victims_.size(); ++c) {
+    victims_[c] = planned_victims(info.cases[c], world_size_);
+  }
+}
+
+void OwnerCheck::see(const PhaseRow& row) {
+  const std::int32_t peer = row.first_all_reduce_last_peer;
+  if (peer < -1 || peer >= world_size_) ++no_peer_;
+  if (world_size_ > 1 && peer == rank_ && wait_ns(row)) ++own_peer_;
+  if (row.injected_ns <= 0) return;
+  const auto& planned = victims_[static_cast<std::size_t>(row.case_index)];
+  if (planned && planned->victims.of_step(row.step + planned->warmup_steps) != rank_) ++injected_;
+}
+
+std::vector<RunWarning> OwnerCheck::problems(bool has_last_peer) const {
   std::vector<RunWarning> problems;
   const auto found = [&](std::string text) {
-    problems.push_back({"foreign_rank", std::move(text), rank});
+    problems.push_back({"foreign_rank", std::move(text), rank_});
   };
-  std::uint64_t own_peer = 0, no_peer = 0, injected = 0;
-  for (std::size_t c = 0; c < run.info.cases.size(); ++c) {
-    const auto planned = planned_victims(run.info.cases[c], run.info.world_size);
-    for (const std::uint32_t number : rows.rows_of_case[c]) {
-      const PhaseRow& row = rows.rows[number];
-      const std::int32_t peer = row.first_all_reduce_last_peer;
-      if (peer < -1 || peer >= run.info.world_size) ++no_peer;
-      if (run.info.world_size > 1 && peer == rank && wait_ns(row)) ++own_peer;
-      if (row.injected_ns > 0 && planned && !planned->may_delay(rank, row)) ++injected;
-    }
-  }
-  const std::string file = fmt::format("rank{}.phases.npy", rank);
-  if (has_last_peer && own_peer > 0) {
+  const std::string file = fmt::format("rank{}.phases.npy", rank_);
+  if (has_last_peer && own_peer_ > 0) {
     found(
         fmt::format("{}: {} rows name this rank as its own peer: the file belongs to another rank",
-                    file, own_peer));
+                    file, own_peer_));
   }
-  if (has_last_peer && no_peer > 0) {
+  if (has_last_peer && no_peer_ > 0) {
     found(
         fmt::format("{}: {} rows name a peer that the run does not have (world_size {}): the file "
                     "belongs to another run",
-                    file, no_peer, run.info.world_size));
+                    file, no_peer_, world_size_));
   }
-  if (injected > 0) {
+  if (injected_ > 0) {
     found(
         fmt::format("{}: {} rows carry an injected delay, but this rank is not the case's "
                     "inject.victim there: the file belongs to another rank",
-                    file, injected));
+                    file, injected_));
   }
   return problems;
 }

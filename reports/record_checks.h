@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "harness/contract/victims.h"
 #include "reports/run_reader.h"
 
 namespace tpjitter {
@@ -50,8 +51,25 @@ class ClockCheck {
 
 bool within_an_hour(std::int64_t a, std::int64_t b);
 
+// Who may carry an injected delay, as far as a case says. Victims of a step count from the first
+// warm-up step.
+struct PlannedVictims {
+  Victims victims;
+  std::int64_t warmup_steps = 0;
+};
+
 // Rows that can only be of another rank.
-std::vector<RunWarning> check_owner(const Run& run, int rank, bool has_last_peer);
+class OwnerCheck {
+ public:
+  OwnerCheck(const RunInfo& info, int rank);
+  void see(const PhaseRow& row);  // its case is one of the run
+  std::vector<RunWarning> problems(bool has_last_peer) const;
+
+ private:
+  int world_size_, rank_;
+  std::vector<std::optional<PlannedVictims>> victims_;  // [case]
+  std::uint64_t own_peer_ = 0, no_peer_ = 0, injected_ = 0;
+};
 // Two ranks with the same bytes.
 void check_copies(Run* run);
 // run.json against itself: launches, order, ranks.

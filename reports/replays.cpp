@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <compare>
 
+#include "reports/quantiles.h"
+#include "reports/stamps.h"
+
 namespace tpjitter {
 namespace {
 
@@ -99,6 +102,8 @@ ReplayTable match_replays(const Run& run, int case_index) {
   for (auto& column : table.row_of_slot) column.reserve(longest);
   table.flags.reserve(longest);
   table.phase.reserve(longest);
+  table.earliest_launch_ns.reserve(longest);
+  table.latest_launch_ns.reserve(longest);
 
   Ordinal previous;
   bool follows = false;
@@ -123,17 +128,23 @@ ReplayTable match_replays(const Run& run, int case_index) {
     }
     if (follows) flags |= ReplayTable::kFollows;
     if (table.flags.empty() || !slot.same_step(previous)) flags |= ReplayTable::kFirstOfStep;
-    bool mismatch = false;
+    bool mismatch = false, all_launched = cursors.size() > 1;
+    std::int64_t earliest = INT64_MAX, latest = INT64_MIN;
     for (std::size_t rank = 0; rank < cursors.size(); ++rank) {
       Cursor& cursor = cursors[rank];
       if (cursor.done() || cursor.ordinal() != slot) {
         table.row_of_slot[rank].push_back(kNoRow);
         ++table.missing;
         flags &= ~ReplayTable::kAllRanks;
+        all_launched = false;
         continue;
       }
       table.row_of_slot[rank].push_back(cursor.row_number());
       mismatch = mismatch || cursor.row().phase != phase;
+      const std::int64_t launch_ns = cursor.row().launch_begin_ns;
+      all_launched = all_launched && launched(cursor.row());
+      earliest = std::min(earliest, launch_ns);
+      latest = std::max(latest, launch_ns);
       if ((cursor.row().flags & kExcludingFlags) != 0) flags |= ReplayTable::kExcluded;
       cursor.advance();
     }
@@ -141,6 +152,8 @@ ReplayTable match_replays(const Run& run, int case_index) {
     table.excluded += (flags & ReplayTable::kExcluded) != 0 ? 1 : 0;
     table.flags.push_back(static_cast<std::uint8_t>(flags));
     table.phase.push_back(static_cast<std::uint8_t>(phase));
+    table.earliest_launch_ns.push_back(all_launched ? earliest : kAbsent);
+    table.latest_launch_ns.push_back(all_launched ? latest : kAbsent);
     previous = slot;
   }
   for (const Cursor& cursor : cursors) table.duplicates += cursor.duplicates();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "reports/column.h"
 #include "reports/run_reader.h"
 
 namespace tpjitter {
@@ -29,6 +30,9 @@ struct ReplayTable {
   std::vector<std::uint8_t> flags;                      // [slot], SlotFlag bits
   std::vector<std::uint8_t> phase;                      // [slot], enum Phase
   std::vector<Segment> segments;                        // in slot order
+  // [slot] the first and last entry into the graph launch; kAbsent unless every rank launched, and
+  // with one rank
+  Column earliest_launch_ns, latest_launch_ns;
   std::uint64_t duplicates = 0;      // rows left out: their ordinals had been seen
   std::uint64_t missing = 0;         // (rank, slot) pairs without a row
   std::uint64_t phase_mismatch = 0;  // slots in which ranks disagree on the phase

@@ -16,9 +16,12 @@ namespace tpjitter {
 
 struct AnalysedRun {
   Run run;
-  Json summary;                     // tpjitter.summary/1
+  Json summary;                     // tpjitter.summary/1, or its `status` alone
   std::vector<CaseDetail> details;  // by measured case; empty unless the exporter asks for them
 };
+
+// The run's scenario; numbered in the order given where several runs have the same.
+std::string run_label(std::span<const AnalysedRun> runs, std::size_t number);
 
 struct StepRange {
   int first = 0, last = 0;  // both are in
@@ -38,6 +41,7 @@ struct Exporter {
   const char* format;     // value of --format
   const char* extension;  // of a file that holds it
   const char* summary;
+  bool needs_summary;  // else the rows and the run's status are enough
   bool needs_details;
   bool to_file;  // without -o it is written beside run.json, not to a terminal
   void (*write)(std::span<const AnalysedRun> runs, const ReportOptions& options, std::ostream& out);

@@ -2,11 +2,14 @@
 // every rank with its metrics. RFC 4180 with \n; times in ns; an empty field is a null.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "reports/parallel.h"
 #include "reports/report.h"
 #include "reports/summary_view.h"
 
@@ -14,6 +17,8 @@ namespace tpjitter {
 namespace {
 
 constexpr std::size_t kFlushBytes = 1u << 20;
+constexpr std::size_t kPartRows = 1u << 13;  // lines that one thread makes at a time
+constexpr std::size_t kPartsAtOnce = 16;
 
 std::string quoted(const std::string& text) {
   if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
@@ -28,7 +33,8 @@ std::string quoted(const std::string& text) {
 // Lines are built in one buffer: a stream call for each field would be most of the time.
 class CsvWriter {
  public:
-  explicit CsvWriter(std::ostream& out) : out_(out) { buffer_.reserve(kFlushBytes + 4096); }
+  explicit CsvWriter(std::ostream& out) : out_(&out) { buffer_.reserve(kFlushBytes + 4096); }
+  CsvWriter() { buffer_.reserve(kPartRows * 128); }  // a part, to be appended to another
   ~CsvWriter() { flush(); }
   CsvWriter(const CsvWriter&) = delete;
   CsvWriter& operator=(const CsvWriter&) = delete;
@@ -48,7 +54,11 @@ class CsvWriter {
   void end_line() {
     buffer_ += '\n';
     first_ = true;
-    if (buffer_.size() > kFlushBytes) flush();
+    if (out_ != nullptr && buffer_.size() > kFlushBytes) flush();
+  }
+  void append(const CsvWriter& part) {
+    flush();
+    out_->write(part.buffer_.data(), static_cast<std::streamsize>(part.buffer_.size()));
   }
 
  private:
@@ -60,11 +70,12 @@ class CsvWriter {
     first_ = false;
   }
   void flush() {
-    out_.write(buffer_.data(), static_cast<std::streamsize>(buffer_.size()));
+    if (out_ == nullptr) return;
+    out_->write(buffer_.data(), static_cast<std::streamsize>(buffer_.size()));
     buffer_.clear();
   }
 
-  std::ostream& out_;
+  std::ostream* out_ = nullptr;
   std::string buffer_;
   bool first_ = true;
 };
@@ -118,9 +129,9 @@ void write_statistics(std::span<const AnalysedRun> runs, CsvWriter* csv) {
   csv->text("jitter_p99_minus_p50");
   csv->text("reason");
   csv->end_line();
-  for (const AnalysedRun& run : runs) {
-    const std::string name = quoted(plain(run.summary["scenario"]["name"]));
-    for (const Json& c : run.summary["cases"]) {
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const std::string name = quoted(run_label(runs, i));
+    for (const Json& c : runs[i].summary["cases"]) {
       Place place{name, quoted(plain(c["name"])), quoted(plain(c["path"])), "", ""};
       write_metrics(place, c["metrics"], nullptr, csv);
       for (const auto& [phase, metrics] : c["phases"].items()) {
@@ -137,36 +148,64 @@ void write_statistics(std::span<const AnalysedRun> runs, CsvWriter* csv) {
   }
 }
 
-void write_replays_of(const AnalysedRun& run, const RunCase& c, CsvWriter* csv) {
-  const ReplayTable table = match_replays(run.run, c.index);
-  const std::string scenario = quoted(printable(run.run.info.scenario_name));
-  const std::string name = quoted(printable(c.name)), path = quoted(printable(c.path));
-  const auto write_rank = [&](std::optional<std::size_t> rank, const MetricColumns& columns) {
-    if (!rank) return;
-    const auto& rows = run.run.ranks[*rank].rows;
-    const std::string begin = fmt::format("{},{},{},{}", scenario, name, path, *rank);
-    for (std::size_t slot = 0; slot < table.slots(); ++slot) {
-      const std::uint32_t number = table.row_of_slot[*rank][slot];
-      if (number == kNoRow || table.has(slot, ReplayTable::kExcluded)) continue;
-      const PhaseRow& row = rows[number];
-      csv->text(begin);
-      for (const std::int32_t value : {row.launch, row.repetition, row.step, row.graph}) {
-        csv->number(value);
-      }
-      csv->text(phase_name(static_cast<Phase>(row.phase)));
-      for (std::size_t m = 0; m < kNumMetrics; ++m) {
-        if (columns[m][slot] == kAbsent) {
-          csv->empty();
-        } else {
-          csv->number(columns[m][slot]);
-        }
-      }
-      csv->number(row.injected_ns);
-      csv->end_line();
+class ReplayLines {
+ public:
+  ReplayLines(const AnalysedRun& run, const RunCase& c, const std::string& label)
+      : run_(run.run),
+        table_(match_replays(run.run, c.index)),
+        floors_(compute_floors(run.run, c.index, table_)),
+        begin_(fmt::format("{},{},{}", quoted(label), quoted(printable(c.name)),
+                           quoted(printable(c.path)))) {}
+
+  void write(CsvWriter* csv) const {
+    visit_columns(run_, table_, floors_,
+                  [&](std::optional<std::size_t> rank, const MetricColumns& columns) {
+                    if (rank) write_rank(*rank, columns, csv);
+                  });
+  }
+
+ private:
+  // Parts of lines are made on all cores and written in order.
+  void write_rank(std::size_t rank, const MetricColumns& columns, CsvWriter* csv) const {
+    const std::string begin = fmt::format("{},{}", begin_, rank);
+    const std::size_t parts = (table_.slots() + kPartRows - 1) / kPartRows;
+    for (std::size_t first = 0; first < parts; first += kPartsAtOnce) {
+      std::vector<CsvWriter> made(std::min(kPartsAtOnce, parts - first));
+      parallel_for(made.size(), made.size() * kPartRows, [&](std::size_t i) {
+        const std::size_t slot = (first + i) * kPartRows;
+        const std::size_t end = std::min(slot + kPartRows, table_.slots());
+        for (std::size_t s = slot; s < end; ++s) write_slot(rank, s, begin, columns, &made[i]);
+      });
+      for (const CsvWriter& part : made) csv->append(part);
     }
-  };
-  visit_columns(run.run, table, compute_floors(run.run, c.index, table), write_rank);
-}
+  }
+
+  void write_slot(std::size_t rank, std::size_t slot, const std::string& begin,
+                  const MetricColumns& columns, CsvWriter* csv) const {
+    const std::uint32_t number = table_.row_of_slot[rank][slot];
+    if (number == kNoRow || table_.has(slot, ReplayTable::kExcluded)) return;
+    const PhaseRow& row = run_.ranks[rank].rows[number];
+    csv->text(begin);
+    for (const std::int32_t value : {row.launch, row.repetition, row.step, row.graph}) {
+      csv->number(value);
+    }
+    csv->text(phase_name(static_cast<Phase>(row.phase)));
+    for (const Column& column : columns) {
+      if (column[slot] == kAbsent) {
+        csv->empty();
+      } else {
+        csv->number(column[slot]);
+      }
+    }
+    csv->number(row.injected_ns);
+    csv->end_line();
+  }
+
+  const Run& run_;
+  const ReplayTable table_;
+  const Floors floors_;
+  const std::string begin_;  // run, case, path
+};
 
 void write_replays(std::span<const AnalysedRun> runs, const std::string& glob, CsvWriter* csv) {
   for (const char* head :
@@ -176,10 +215,10 @@ void write_replays(std::span<const AnalysedRun> runs, const std::string& glob, C
   for (const Metric& metric : metrics()) csv->text(metric.key);
   csv->text("injected_ns");
   csv->end_line();
-  for (const AnalysedRun& run : runs) {
-    for (const RunCase& c : run.run.info.cases) {
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    for (const RunCase& c : runs[i].run.info.cases) {
       if (c.skip_reason || !matches(glob, c.name)) continue;
-      write_replays_of(run, c, csv);
+      ReplayLines(runs[i], c, run_label(runs, i)).write(csv);
     }
   }
 }

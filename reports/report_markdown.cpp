@@ -2,7 +2,9 @@
 // the record is escaped: a name cannot end a cell, open a tag or make a link.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ostream>
+#include <sstream>
 
 #include "reports/report.h"
 #include "reports/summary_view.h"
@@ -10,6 +12,9 @@
 
 namespace tpjitter {
 namespace {
+
+// GitHub's comments hold 65536 characters; some are left for what stands around the report.
+constexpr std::size_t kCommentBytes = 60'000;
 
 std::string escape(const std::string& text) {
   std::string out;
@@ -131,12 +136,37 @@ void write_case(const Json& summary, const Json& c, std::ostream& out) {
   write_list(lines, out);
   if (!c["outliers"].empty()) {
     out << '\n' << escape(kOutlierNote) << "\n\n";
-    write_table(outlier_table(c), out);
+    for (const OutlierTable& table : outlier_tables(c)) {
+      out << escape(table.title) << ":\n\n";
+      write_table(table.groups, out);
+      out << '\n';
+    }
   }
   close_details(out);
 }
 
-void write_one(const Json& summary, std::ostream& out) {
+// The details of as many cases as there is room for, in bytes.
+void write_cases(const Json& summary, std::size_t room, std::ostream& out) {
+  std::size_t left_out = 0;
+  for (const Json& c : summary["cases"]) {
+    std::ostringstream text;
+    write_case(summary, c, text);
+    if (left_out > 0 || text.view().size() > room) {
+      ++left_out;
+      continue;
+    }
+    room -= text.view().size();
+    out << text.view();
+  }
+  if (left_out > 0) {
+    out << fmt::format(
+        "\nDetails of {} of {} cases are left out, so that this fits a comment; the HTML page and "
+        "the JSON summary have them.\n",
+        left_out, summary["cases"].size());
+  }
+}
+
+void write_head(const Json& summary, std::ostream& out) {
   out << "### tpjitter: " << escape(title_line(summary)) << "\n\n";
   write_warnings(summary, out);
   out << "Status: **" << escape(plain(summary["status"])) << "**";
@@ -149,7 +179,15 @@ void write_one(const Json& summary, std::ostream& out) {
     const std::vector<std::string> reasons = common_reason_lines(summary);
     if (!reasons.empty()) out << '\n';
     write_list(reasons, out);
-    for (const Json& c : summary["cases"]) write_case(summary, c, out);
+  }
+}
+
+void write_tail(const Json& summary, std::ostream& out) {
+  if (!summary["savings"].empty()) {
+    open_details("What a path saves of the lateness", out);
+    write_table(savings_table(summary), out);
+    out << '\n' << escape(savings_note(summary)) << '\n';
+    close_details(out);
   }
   open_details("Controls", out);
   write_table(control_table(summary), out);
@@ -163,8 +201,22 @@ void write_one(const Json& summary, std::ostream& out) {
     close_details(out);
   }
   open_details("How it was measured", out);
+  if (const std::string command = command_line(summary); !command.empty()) {
+    // One line without line breaks, and what begins with ` is quoted: it cannot end the block.
+    out << "```sh\n" << command << "\n```\n\n";
+  }
   write_list(method_lines(summary), out);
   close_details(out);
+}
+
+void write_one(const Json& summary, std::size_t room, std::ostream& out) {
+  std::ostringstream head, tail;
+  write_head(summary, head);
+  write_tail(summary, tail);
+  const std::size_t fixed = head.view().size() + tail.view().size();
+  out << head.view();
+  write_cases(summary, room - std::min(room, fixed), out);
+  out << tail.view();
 }
 
 }  // namespace
@@ -172,7 +224,7 @@ void write_one(const Json& summary, std::ostream& out) {
 void write_markdown(const std::vector<Json>& summaries, std::ostream& out) {
   for (std::size_t i = 0; i < summaries.size(); ++i) {
     if (i > 0) out << "\n---\n\n";
-    write_one(summaries[i], out);
+    write_one(summaries[i], kCommentBytes / summaries.size(), out);
   }
 }
 

@@ -31,9 +31,10 @@ struct ChosenStep {
 // The rows of one run and what stands beside them.
 class TraceRun {
  public:
-  TraceRun(const AnalysedRun& analysed, std::int64_t first_pid, const ReportOptions& options,
-           TraceTracks* tracks)
+  TraceRun(const AnalysedRun& analysed, std::string label, std::int64_t first_pid,
+           const ReportOptions& options, TraceTracks* tracks)
       : run_(analysed.run),
+        label_(std::move(label)),
         first_pid_(first_pid),
         options_(options),
         tracks_(tracks),
@@ -41,11 +42,12 @@ class TraceRun {
         time_(clocks_) {}
 
   void add() {
+    std::vector<ChosenStep> chosen;
     for (const RunCase& c : run_.info.cases) {
       if (c.skip_reason || !matches(options_.case_glob, c.name)) continue;
-      read_case(c);
+      read_case(c, &chosen);
     }
-    choose();
+    choose(std::move(chosen));
     for (const ChosenStep& step : chosen_) add_step(step);
     name_tracks();
   }
@@ -56,8 +58,8 @@ class TraceRun {
  private:
   struct Case {
     const RunCase* run_case;
-    ReplayTable table;
-    MetricColumns maxima;         // skew and exposed wait are read from it
+    ReplayTable table;  // of the steps that may be drawn
+    Column skew_ns;
     std::vector<Column> wait_ns;  // [rank][slot]: excess wait, or the wait
     const char* wait_name = "wait";
   };
@@ -65,58 +67,69 @@ class TraceRun {
   std::int64_t pid(std::size_t rank) const {
     return first_pid_ + 1 + static_cast<std::int64_t>(rank);
   }
-  static std::size_t metric(const char* key) {
-    const auto all = metrics();
-    return static_cast<std::size_t>(
-        std::find_if(all.begin(), all.end(),
-                     [&](const Metric& m) { return std::string_view(m.key) == key; }) -
-        all.begin());
-  }
 
-  void read_case(const RunCase& c) {
-    Case one{&c, match_replays(run_, c.index), {}, {}};
-    const Floors floors = compute_floors(run_, c.index, one.table);
+  // Figures are made for the steps that may be drawn; only which are the worst needs all of them.
+  void read_case(const RunCase& c, std::vector<ChosenStep>* chosen) {
+    const ReplayTable all = match_replays(run_, c.index);
+    const Floors floors = compute_floors(run_, c.index, all);
+    const std::vector<StepSlots> steps =
+        options_.steps ? steps_in_range(all) : worst_of(all, floors);
+    Case one{&c, select_steps(all, steps), {}, {}};
     std::vector<Column> waits;
     bool excess = false;
     visit_columns(run_, one.table, floors,
                   [&](std::optional<std::size_t> rank, const MetricColumns& columns) {
                     if (!rank) {
-                      one.maxima = columns;
+                      one.skew_ns = columns[metric_index("launch_skew_ns")];
                       return;
                     }
-                    one.wait_ns.push_back(columns[metric("first_all_reduce_excess_wait_ns")]);
-                    waits.push_back(columns[metric("first_all_reduce_wait_ns")]);
+                    one.wait_ns.push_back(columns[metric_index("first_all_reduce_excess_wait_ns")]);
+                    waits.push_back(columns[metric_index("first_all_reduce_wait_ns")]);
                     for (const std::int64_t v : one.wait_ns.back()) excess = excess || v != kAbsent;
                   });
     one.wait_name = excess ? "excess wait" : "wait";
     if (!excess) one.wait_ns = std::move(waits);
+    std::uint32_t begin = 0;
+    for (const StepSlots& s : steps) {
+      const std::uint32_t end = begin + (s.end - s.begin);
+      chosen->push_back({cases_.size(), {begin, end, s.cost_ns}});
+      begin = end;
+    }
     cases_.push_back(std::move(one));
   }
 
-  void choose() {
-    std::vector<ChosenStep> all;
-    std::size_t rows = 0;
-    for (std::size_t i = 0; i < cases_.size(); ++i) {
-      const Case& c = cases_[i];
-      const auto cost = cost_metric(c.maxima);
-      const Column none;
-      std::vector<StepSlots> steps = list_steps(c.table, cost ? c.maxima[*cost] : none);
-      if (options_.steps) {
-        std::erase_if(steps, [&](const StepSlots& s) { return !in_range(c, s); });
-      } else if (cost) {
-        steps = worst_steps(std::move(steps), kWorstSteps);
-      } else {
-        steps.resize(std::min(steps.size(), kWorstSteps));
-      }
-      for (const StepSlots& s : steps) {
-        all.push_back({i, s});
-        rows += (s.end - s.begin) * run_.ranks.size();
-      }
+  std::vector<StepSlots> steps_in_range(const ReplayTable& table) {
+    std::vector<StepSlots> steps = list_steps(table, {});
+    std::erase_if(steps, [&](const StepSlots& s) {
+      const PhaseRow* row = any_row(table, s.begin);
+      return row == nullptr || row->step < options_.steps->first ||
+             row->step > options_.steps->last;
+    });
+    for (const StepSlots& s : steps) rows_ += (s.end - s.begin) * run_.ranks.size();
+    if (rows_ > kMaxRows) {
+      throw ConfigError(fmt::format("--steps {}..{}: more than {} rows; give fewer, or --case",
+                                    options_.steps->first, options_.steps->last, kMaxRows));
     }
-    if (options_.steps && rows > kMaxRows) {
-      throw ConfigError(fmt::format("--steps {}..{}: {} rows, {} at most; give fewer, or --case",
-                                    options_.steps->first, options_.steps->last, rows, kMaxRows));
-    }
+    return steps;
+  }
+
+  std::vector<StepSlots> worst_of(const ReplayTable& table, const Floors& floors) const {
+    std::vector<StepSlots> steps;
+    visit_columns(run_, table, floors,
+                  [&](std::optional<std::size_t> rank, const MetricColumns& columns) {
+                    if (rank) return;
+                    const auto cost = cost_metric(columns);
+                    steps = list_steps(table, cost ? columns[*cost] : Column());
+                    if (cost) {
+                      steps = worst_steps(std::move(steps), kWorstSteps);
+                    } else {
+                      steps.resize(std::min(steps.size(), kWorstSteps));
+                    }
+                  });
+    return steps;
+  }
+
+  void choose(std::vector<ChosenStep> all) {
     if (!options_.steps && all.size() > kWorstSteps) {
       std::stable_sort(all.begin(), all.end(), [](const ChosenStep& a, const ChosenStep& b) {
         return a.slots.cost_ns > b.slots.cost_ns;
@@ -130,23 +143,18 @@ class TraceRun {
     chosen_ = std::move(all);
   }
 
-  const PhaseRow* row_of(const Case& c, std::size_t rank, std::size_t slot) const {
-    const std::uint32_t number = c.table.row_of_slot[rank][slot];
+  const PhaseRow* row_of(const ReplayTable& table, std::size_t rank, std::size_t slot) const {
+    const std::uint32_t number = table.row_of_slot[rank][slot];
     return number == kNoRow ? nullptr : &run_.ranks[rank].rows[number];
   }
-  const PhaseRow* any_row(const Case& c, std::size_t slot) const {
+  const PhaseRow* any_row(const ReplayTable& table, std::size_t slot) const {
     for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
-      if (const PhaseRow* row = row_of(c, rank, slot)) return row;
+      if (const PhaseRow* row = row_of(table, rank, slot)) return row;
     }
     return nullptr;
   }
-  bool in_range(const Case& c, const StepSlots& s) const {
-    const PhaseRow* row = any_row(c, s.begin);
-    return row != nullptr && row->step >= options_.steps->first &&
-           row->step <= options_.steps->last;
-  }
   std::int64_t accept_ns(const ChosenStep& step) const {
-    const PhaseRow* row = any_row(cases_[step.of_case], step.slots.begin);
+    const PhaseRow* row = any_row(cases_[step.of_case].table, step.slots.begin);
     return row == nullptr ? 0 : row->accept_seen_ns;
   }
 
@@ -154,13 +162,13 @@ class TraceRun {
     const Case& c = cases_[step.of_case];
     for (std::size_t slot = step.slots.begin; slot < step.slots.end; ++slot) {
       for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
-        if (const PhaseRow* row = row_of(c, rank, slot)) {
+        if (const PhaseRow* row = row_of(c.table, rank, slot)) {
           add_row(c, rank, *row, slot == step.slots.begin);
           add_wait(c, rank, slot, *row);
         }
       }
-      const PhaseRow* first = any_row(c, slot);
-      const std::int64_t skew = c.maxima[metric("launch_skew_ns")][slot];
+      const PhaseRow* first = any_row(c.table, slot);
+      const std::int64_t skew = c.skew_ns[slot];
       if (first != nullptr && skew != kAbsent) {
         tracks_->add_counter(first_pid_, "launch skew", first->launch_begin_ns, skew);
       }
@@ -221,15 +229,14 @@ class TraceRun {
   }
 
   void name_tracks() {
-    const std::string run = printable(run_.info.scenario_name);
-    tracks_->name_process(first_pid_, run + ": across ranks", first_pid_);
+    tracks_->name_process(first_pid_, label_ + ": across ranks", first_pid_);
     const bool host = run_.info.backend == "host";
     const std::string clock = host ? " (modelled device, host clock)"
                               : time_.aligned()
                                   ? ""
                                   : " (clock not aligned: placed by the first launch drawn)";
     for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
-      tracks_->name_process(pid(rank), fmt::format("{}: rank {}", run, rank), pid(rank));
+      tracks_->name_process(pid(rank), fmt::format("{}: rank {}", label_, rank), pid(rank));
       tracks_->name_track(pid(rank), kHostTrack, "host", kHostTrack);
       tracks_->name_track(pid(rank), kGpuTrack, "GPU graph" + clock, kGpuTrack);
       tracks_->name_track(pid(rank), kAllReduceTrack, "GPU first all-reduce" + clock,
@@ -238,10 +245,12 @@ class TraceRun {
   }
 
   const Run& run_;
+  const std::string label_;
   std::int64_t first_pid_;
   const ReportOptions& options_;
   TraceTracks* tracks_;
   std::vector<Case> cases_;
+  std::size_t rows_ = 0;  // of the steps in range
   std::vector<ChosenStep> chosen_;
   RunClocks clocks_;
   DeviceTime time_;
@@ -254,8 +263,9 @@ void write_perfetto(std::span<const AnalysedRun> runs, const ReportOptions& opti
   TraceTracks tracks;
   Json about = {{"tool", "tpjitter"}, {"runs", Json::array()}};
   std::int64_t pid = 1;
-  for (const AnalysedRun& analysed : runs) {
-    TraceRun run(analysed, pid, options, &tracks);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const AnalysedRun& analysed = runs[i];
+    TraceRun run(analysed, run_label(runs, i), pid, options, &tracks);
     run.add();
     about["runs"].push_back({{"scenario", printable(analysed.run.info.scenario_name)},
                              {"status", analysed.summary["status"]},

@@ -67,7 +67,10 @@ void write_case(const Json& summary, const Json& c, std::ostream& out) {
   if (c["phases"].size() > 1) out << '\n' << render_table(phase_table(c), 0);
   for (const std::string& line : reason_lines(summary, c)) out << wrap("- " + line, 0, 2);
   if (c["outliers"].empty()) return;
-  out << '\n' << wrap(kOutlierNote, 0, 0) << render_table(outlier_table(c), 0);
+  out << '\n' << wrap(kOutlierNote, 0, 0);
+  for (const OutlierTable& table : outlier_tables(c)) {
+    out << table.title << ":\n" << render_table(table.groups, 2);
+  }
 }
 
 void write_attribution(const Json& summary, std::ostream& out) {
@@ -84,6 +87,9 @@ void write_attribution(const Json& summary, std::ostream& out) {
     }
     out << wrap("next: " + plain(c["attribution"]["next_experiment"]), 2, 4);
   }
+  if (summary["savings"].empty()) return;
+  heading("What does a path save of the lateness, in which stage?", out);
+  out << render_table(savings_table(summary), 0) << wrap(savings_note(summary), 0, 0);
 }
 
 void write_one(const Json& summary, std::ostream& out) {
@@ -118,6 +124,10 @@ void write_one(const Json& summary, std::ostream& out) {
   }
   heading("How was it measured?", out);
   for (const std::string& line : method_lines(summary)) out << wrap(line, 0, 2);
+  // Not wrapped: a line break in it could not be pasted.
+  if (const std::string command = command_line(summary); !command.empty()) {
+    out << "command, to measure it again:\n  " << command << '\n';
+  }
 }
 
 }  // namespace

@@ -146,7 +146,7 @@ bool merge_starts(const std::vector<std::optional<std::int64_t>>& own,
 
 // The one pass over a rank's rows. `starts`: of the ranks before, if they are to be compared with.
 RowCounts index_rows(const RunInfo& info, std::vector<std::optional<std::int64_t>>* starts,
-                     RankRows* rank) {
+                     RankRows* rank, OwnerCheck* owner) {
   RowCounts counts;
   const std::size_t num_cases = info.cases.size();
   // A record made by hand may list no launches, a killed launcher not yet the one that ran.
@@ -191,6 +191,7 @@ RowCounts index_rows(const RunInfo& info, std::vector<std::optional<std::int64_t
     }
     numbers.push_back(static_cast<std::uint32_t>(i));
     ++rank->written;
+    owner->see(row);
     if (lacks_stamp(row)) ++counts.zero_stamp;
     if ((row.flags & kFlagChecksumFailed) != 0) ++counts.bad_checksum;
   }
@@ -285,24 +286,19 @@ void index_ranks(Run* run) {
   for (const RankRows& rank : run->ranks) rows += rank.rows.size();
   std::vector<RowCounts> counts(world);
   std::vector<std::vector<RunWarning>> owner(world);
-  const auto look_at = [&](std::size_t rank) {
-    const NpyFile* file = run->ranks[rank].file.get();
-    if (file == nullptr) return;
-    owner[rank] =
-        check_owner(*run, static_cast<int>(rank), has_field(*file, "first_all_reduce_last_peer"));
+  const auto index = [&](std::size_t rank, std::vector<std::optional<std::int64_t>>* starts) {
+    RankRows& of_rank = run->ranks[rank];
+    OwnerCheck check(run->info, static_cast<int>(rank));
+    counts[rank] = index_rows(run->info, starts, &of_rank, &check);
+    if (of_rank.file == nullptr) return;
+    owner[rank] = check.problems(has_field(*of_rank.file, "first_all_reduce_last_peer"));
   };
-  parallel_for(world, rows, [&](std::size_t rank) {
-    counts[rank] = index_rows(run->info, nullptr, &run->ranks[rank]);
-    look_at(rank);
-  });
+  parallel_for(world, rows, [&](std::size_t rank) { index(rank, nullptr); });
   std::vector<std::optional<std::int64_t>> starts;  // [launch], host clock
   for (std::size_t rank = 0; rank < world; ++rank) {
     RankRows& out = run->ranks[rank];
     if (out.file == nullptr) continue;
-    if (!merge_starts(counts[rank].starts, &starts)) {
-      counts[rank] = index_rows(run->info, &starts, &out);
-      look_at(rank);
-    }
+    if (!merge_starts(counts[rank].starts, &starts)) index(rank, &starts);
     // A field that is absent counts as 0.
     if (!out.converted.empty()) counts[rank].zero_stamp = counts[rank].no_device_stamp = 0;
     report_counts(counts[rank], static_cast<int>(rank), &run->problems);

@@ -33,8 +33,8 @@ struct Run {
   std::uint64_t rows = 0;            // written rows of all ranks
 };
 
-// Throws RecordError: exit code 2 for a directory that is no run or is newer than this program, 3
-// for a run.json that is damaged.
+// Throws RecordError: exit code 2 for a directory that is no run, 3 for a run.json that is damaged
+// or newer than this program.
 Run read_run(const std::filesystem::path& directory);
 
 }  // namespace tpjitter

@@ -87,6 +87,7 @@ class SelftestRow {
   std::vector<std::int64_t> actual_, skew_, excess_;
   ErrorQuantiles actual_error_, error_, excess_error_, gap_error_;
   std::uint64_t short_ = 0, judged_ = 0, laggard_right_ = 0, stage_right_ = 0;
+  std::uint64_t not_last_ = 0;  // replays whose victim the clocks do not show as the last
   std::vector<std::string> failures_, notes_;
 };
 

@@ -13,6 +13,7 @@
 #include "reports/pair_clock.h"
 #include "reports/quantiles.h"
 #include "reports/replays.h"
+#include "reports/run_clocks.h"
 #include "reports/stamps.h"
 
 namespace tpjitter {
@@ -50,8 +51,9 @@ std::int64_t median(std::vector<std::int64_t>& values) {
 
 class CaseReader {
  public:
-  CaseReader(const Run& run, std::size_t index)
+  CaseReader(const Run& run, std::size_t index, const RunClocks& run_clocks)
       : run_(run), table_(match_replays(run, static_cast<int>(index))) {
+    calibrated_ = case_clocks(run_clocks, own_exchanges(run, table_, run_clocks));
     result_.case_index = index;
     result_.config = case_from_json(run.info.cases[index].values);
     result_.asked_ns = std::llround(result_.config.inject_delay_us * 1000.0);
@@ -161,6 +163,7 @@ class CaseReader {
     }
     s.skew_ns = median(skews);
     read_waits(slot, victim, &s);
+    if (!modelled(slot)) read_arrivals(slot, victim, &s);
     const ReplayLateness& seen = lateness_[slot];
     s.laggard_right = seen.laggard == victim;
     s.stage_right = seen.stage && right_stage(*seen.stage);
@@ -225,6 +228,17 @@ class CaseReader {
     return difference_ns(*wait, *floor);
   }
 
+  // From the victim's clock to the other's: of the all-reduces around, which know it best; of the
+  // calibration where they cannot tell, as with a victim that never waits.
+  std::optional<std::int64_t> offset_to(std::size_t other, std::size_t victim, std::size_t slot) {
+    const auto around = clock(other, victim).at(pair_time(other, victim, slot));
+    if (around || calibrated_.clocks == nullptr) return around;
+    const PhaseRow& v = row(victim, slot);
+    const auto aligned = calibrated_.clocks->between(
+        v.launch, static_cast<int>(victim), static_cast<int>(other), v.first_all_reduce_own_ns);
+    return aligned ? std::optional(aligned->offset_ns) : std::nullopt;
+  }
+
   void read_waits(std::size_t slot, std::size_t victim, DelaySample* s) {
     if (modelled(slot)) s->gap_error_ns = modelled_gap_error(slot);
     const auto late = excess(victim, slot);
@@ -235,8 +249,10 @@ class CaseReader {
       const PhaseRow& v = row(victim, slot);
       const PhaseRow& o = row(other, slot);
       if (modelled(slot) || !on_gpu_) {
-        // Whoever was last: the difference of two waits is that of the arrivals.
+        // Whoever was last: the difference of two waits is that of the arrivals, and twice that
+        // where both hold a flag's flight.
         std::int64_t apart = difference_ns(*early, *late);
+        if (!modelled(slot) && (v.flags & o.flags & kFlagWaited) != 0) apart /= 2;
         if (!on_gpu_) {
           const Parts a = parts_of(v), b = parts_of(o);
           for (const Part part : {kAccept, kInputs, kRebuild, kLaunch}) {
@@ -249,7 +265,7 @@ class CaseReader {
           o.first_all_reduce_last_peer != static_cast<std::int32_t>(victim)) {
         continue;
       }
-      const auto offset = clock(other, victim).at(pair_time(other, victim, slot));
+      const auto offset = offset_to(other, victim, slot);
       if (!offset) continue;
       const auto apart = [&](std::int64_t at_victim, std::int64_t at_other) {
         return difference_ns(sum_ns(at_victim, *offset), at_other);
@@ -260,6 +276,26 @@ class CaseReader {
       if (on_gpu_) waits.push_back(difference_ns(*early, apart(v.gpu_begin_ns, o.gpu_begin_ns)));
     }
     if (!waits.empty()) s->excess_wait_ns = median(waits);
+  }
+
+  void read_arrivals(std::size_t slot, std::size_t victim, DelaySample* s) const {
+    if (calibrated_.clocks == nullptr) return;
+    std::optional<RunClocks::Time> late, last_other;
+    for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
+      const PhaseRow& r = row(rank, slot);
+      if (r.first_all_reduce_own_ns == 0) return;
+      const auto time =
+          calibrated_.clocks->on_rank0(r.launch, static_cast<int>(rank), r.first_all_reduce_own_ns);
+      if (!time) return;
+      if (rank == victim) {
+        late = time;
+      } else if (!last_other || time->time_ns > last_other->time_ns) {
+        last_other = time;
+      }
+    }
+    if (!late || !last_other) return;
+    s->behind_ns = difference_ns(late->time_ns, last_other->time_ns);
+    s->behind_bound_ns = late->bound_ns + last_other->bound_ns;
   }
 
   // One clock: every rank must have waited for the last one exactly.
@@ -285,6 +321,7 @@ class CaseReader {
   bool on_gpu_ = false;
   std::vector<ReplayLateness> lateness_;  // [slot]
   std::vector<PairClock> clocks_;         // [a, b]
+  CaseClocks calibrated_;
   DelayCase result_;
 };
 
@@ -292,11 +329,12 @@ class CaseReader {
 
 std::vector<DelayCase> delay_cases(const Run& run) {
   std::vector<DelayCase> cases;
+  const RunClocks clocks(run.info);
   for (std::size_t c = 0; c < run.info.cases.size(); ++c) {
     if (run.info.cases[c].skip_reason) continue;
     const CaseConfig config = case_from_json(run.info.cases[c].values);
     if (config.inject_where == "none" || config.mode != "decode") continue;
-    cases.push_back(CaseReader(run, c).read());
+    cases.push_back(CaseReader(run, c, clocks).read());
   }
   return cases;
 }

@@ -4,7 +4,8 @@
 // The hard thing is the step's own skew, which is often larger than the delay. It is taken out
 // within the replay: what the stages of the victim and of another rank took is in their stamps, so
 // what is left of the difference between the two is the delay's. Between two GPU clocks no
-// difference is taken but over the all-reduces of the replays around (PairClock).
+// difference is taken but over the all-reduces of the replays around (PairClock) or, where a victim
+// never waits, over the calibrated clocks of the launch.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,11 @@ struct DelaySample {
   // Excess wait minus the gap between the arrivals, the largest over the ranks without its sign.
   std::optional<std::int64_t> gap_error_ns;
   std::int64_t natural_ns = 0;  // the most that the stages differ by without the delay
-  bool laggard_right = false;   // as the report attributes this replay
+  // Arrival of the victim after that of the last other rank, on the calibrated clocks of the GPUs:
+  // who was the last without a look at any wait. Absent: not aligned, or modelled.
+  std::optional<std::int64_t> behind_ns;
+  std::int64_t behind_bound_ns = 0;
+  bool laggard_right = false;  // as the report attributes this replay
   bool stage_right = false;
 };
 

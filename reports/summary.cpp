@@ -11,6 +11,7 @@
 #include "reports/metrics.h"
 #include "reports/outliers.h"
 #include "reports/parallel.h"
+#include "reports/path_savings.h"
 #include "reports/replays.h"
 #include "reports/run_clocks.h"
 #include "reports/summary_checks.h"
@@ -153,10 +154,7 @@ Json case_json(const RunCase& c, const ReplayTable& table, const CaseMetrics& re
 }
 
 std::optional<std::int64_t> median_step(const CaseMetrics& result) {
-  for (std::size_t m = 0; m < kNumMetrics; ++m) {
-    if (std::string_view(metrics()[m].key) == "step_ns") return result.metrics[m].values.p50;
-  }
-  return std::nullopt;
+  return result.metrics[metric_index("step_ns")].values.p50;
 }
 
 void append_floors(const Floors& floors, const RunCase& c, Json* out) {
@@ -256,31 +254,34 @@ struct AnalysedCase {
   Json floor = Json::array();
   std::vector<RunWarning> problems;
   CaseDetail detail;
+  std::vector<LaunchLateness> lateness;
   bool empty = false;  // no rows
 };
 
-AnalysedCase analyse_case(const Run& run, const RunCase& c, const RunClocks& clocks,
-                          bool every_rank_has_rows, bool with_detail) {
+AnalysedCase analyse_case(const Run& run, const RunCase& c, const RunClocks& clocks, bool all_ranks,
+                          bool with_detail) {
   AnalysedCase out;
-  const ReplayTable table = match_replays(run, c.index);
-  check_metadata(c, &out.problems);
-  check_table(c, table, every_rank_has_rows, &out.problems);
+  const ReplayTable table = checked_table(run, c, all_ranks, &out.problems);
   out.empty = table.slots() == 0;
   const Floors floors = compute_floors(run, c.index, table);
+  OutlierFinder finder(run, table);
   std::optional<CaseDetailBuilder> detail;
   if (with_detail) detail.emplace(run, table);
-  const CaseMetrics metrics =
-      compute_metrics(run, table, floors, detail ? std::ref(*detail) : ColumnObserver());
+  const CaseMetrics metrics = compute_metrics(
+      run, table, floors, [&](std::optional<std::size_t> rank, const MetricColumns& columns) {
+        if (rank) finder.see_steps(*rank, columns[metric_index("step_ns")]);
+        if (detail) (*detail)(rank, columns);
+      });
   if (detail) out.detail = detail->finish();
-  OutlierFinder finder(run, table);
   const OwnExchanges own = own_exchanges(run, table, clocks);
   const CaseClocks comparable = case_clocks(clocks, own);
   const Attribution attribution = attribute(
       run, c, table, floors, [&](const ReplayLateness& r) { finder.see(r); }, comparable);
-  out.document = case_json(
-      c, table, metrics, attribution,
-      outliers_json(finder.finish(attribution.exposed.p50, median_step(metrics)), run, table));
+  out.document =
+      case_json(c, table, metrics, attribution,
+                outliers_json(finder.finish(attribution, median_step(metrics)), run, table));
   out.document["clock"] = own_exchanges_json(own);
+  out.lateness = attribution.launches;
   append_floors(floors, c, &out.floor);
   return out;
 }
@@ -289,21 +290,17 @@ AnalysedCase analyse_case(const Run& run, const RunCase& c, const RunClocks& clo
 
 Summary summarize(const Run& run, std::vector<CaseDetail>* details) {
   const RunInfo& info = run.info;
-  const bool every_rank_has_rows = std::all_of(run.ranks.begin(), run.ranks.end(),
-                                               [](const RankRows& r) { return r.written > 0; });
+  const bool all_ranks = every_rank_has_rows(run);
+  const std::vector<const RunCase*> measured = measured_cases(info);
   Json skipped = Json::array();
-  std::vector<const RunCase*> measured;
   for (const RunCase& c : info.cases) {
-    if (c.skip_reason) {
-      skipped.push_back({{"name", c.name}, {"path", c.path}, {"reason", *c.skip_reason}});
-    } else {
-      measured.push_back(&c);
-    }
+    if (!c.skip_reason) continue;
+    skipped.push_back({{"name", c.name}, {"path", c.path}, {"reason", *c.skip_reason}});
   }
   const RunClocks clocks(info);
   std::vector<AnalysedCase> analysed(measured.size());
   const auto analyse = [&](std::size_t i) {
-    analysed[i] = analyse_case(run, *measured[i], clocks, every_rank_has_rows, details != nullptr);
+    analysed[i] = analyse_case(run, *measured[i], clocks, all_ranks, details != nullptr);
   };
   const std::size_t at_once = parts_at_once(measured.size());
   parallel_for(at_once, run.rows, analyse);
@@ -311,15 +308,18 @@ Summary summarize(const Run& run, std::vector<CaseDetail>* details) {
   std::vector<RunWarning> problems = run.problems;
   std::vector<std::string> empty;  // cases without rows
   Json cases = Json::array(), floor = Json::array();
+  std::vector<CaseLateness> lateness;
   for (AnalysedCase& a : analysed) {
-    if (a.empty) empty.push_back(measured[cases.size()]->name);
+    const RunCase& c = *measured[cases.size()];
+    if (a.empty) empty.push_back(c.name);
+    lateness.push_back({&c, std::move(a.lateness)});
     problems.insert(problems.end(), a.problems.begin(), a.problems.end());
     for (Json& of_case : a.floor) floor.push_back(std::move(of_case));
     cases.push_back(std::move(a.document));
     if (details != nullptr) details->push_back(std::move(a.detail));
   }
   check_empty_cases(empty, &problems);
-  const bool complete = info.status == "complete" && problems.empty();
+  const bool complete = is_complete(run, problems);
   std::optional<std::string> reason = info.status_reason;
   if (!complete && !reason) {
     reason = problems.empty() ? "the run did not end" : problems.front().text;
@@ -329,9 +329,7 @@ Summary summarize(const Run& run, std::vector<CaseDetail>* details) {
   warnings.insert(warnings.end(), problems.begin(), problems.end());
 
   Summary summary;
-  summary.exit_code = run.rows == 0 ? static_cast<int>(kExitNothingMeasured)
-                      : complete    ? static_cast<int>(kExitPass)
-                                    : static_cast<int>(kExitRunFailed);
+  summary.exit_code = exit_code_of(run, complete);
   summary.document = Json{{"schema", kSummarySchema},
                           {"status", complete ? "complete" : "incomplete"},
                           {"status_reason", complete ? Json(nullptr) : nullable(reason)},
@@ -348,6 +346,7 @@ Summary summarize(const Run& run, std::vector<CaseDetail>* details) {
                           {"seed", info.seed},
                           {"launches", info.launches.size()},
                           {"cases", std::move(cases)},
+                          {"savings", path_savings_json(lateness)},
                           {"skipped_cases", std::move(skipped)},
                           {"ranks", ranks_json(run)},
                           {"controls", controls_json(info)},

@@ -20,4 +20,7 @@ struct Summary {
 // `details`: what a page draws besides, one for each measured case, from the same columns.
 Summary summarize(const Run& run, std::vector<CaseDetail>* details = nullptr);
 
+// Its exit code and `status` alone, for what is rendered from the rows and not from figures.
+Summary check_run(const Run& run);
+
 }  // namespace tpjitter

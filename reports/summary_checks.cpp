@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "harness/contract/error.h"
+#include "reports/summary.h"
+
 namespace tpjitter {
 
 void check_table(const RunCase& c, const ReplayTable& table, bool every_rank_has_rows,
@@ -48,6 +51,52 @@ void check_empty_cases(const std::vector<std::string>& names, std::vector<RunWar
   }
   if (names.size() > kMaxNames) list += fmt::format(" and {} more", names.size() - kMaxNames);
   problems->push_back({"no_rows", fmt::format("cases without rows: {}", list), std::nullopt});
+}
+
+std::vector<const RunCase*> measured_cases(const RunInfo& info) {
+  std::vector<const RunCase*> measured;
+  for (const RunCase& c : info.cases) {
+    if (!c.skip_reason) measured.push_back(&c);
+  }
+  return measured;
+}
+
+bool every_rank_has_rows(const Run& run) {
+  return std::all_of(run.ranks.begin(), run.ranks.end(),
+                     [](const RankRows& r) { return r.written > 0; });
+}
+
+ReplayTable checked_table(const Run& run, const RunCase& c, bool all_ranks,
+                          std::vector<RunWarning>* problems) {
+  ReplayTable table = match_replays(run, c.index);
+  check_metadata(c, problems);
+  check_table(c, table, all_ranks, problems);
+  return table;
+}
+
+bool is_complete(const Run& run, const std::vector<RunWarning>& problems) {
+  return run.info.status == "complete" && problems.empty();
+}
+
+int exit_code_of(const Run& run, bool complete) {
+  return static_cast<int>(run.rows == 0 ? kExitNothingMeasured
+                          : complete    ? kExitPass
+                                        : kExitRunFailed);
+}
+
+Summary check_run(const Run& run) {
+  std::vector<RunWarning> problems = run.problems;
+  std::vector<std::string> empty;
+  const bool all_ranks = every_rank_has_rows(run);
+  for (const RunCase* c : measured_cases(run.info)) {
+    if (checked_table(run, *c, all_ranks, &problems).slots() == 0) empty.push_back(c->name);
+  }
+  check_empty_cases(empty, &problems);
+  const bool complete = is_complete(run, problems);
+  Summary summary;
+  summary.exit_code = exit_code_of(run, complete);
+  summary.document = Json{{"status", complete ? "complete" : "incomplete"}};
+  return summary;
 }
 
 }  // namespace tpjitter

@@ -60,16 +60,34 @@ void collect_largest(const Json& value, std::vector<std::pair<std::string, doubl
   }
 }
 
-std::string overhead_line(const Json& overhead) {
+// Recording's largest part of a case's step, p50; empty where the record does not say.
+std::string recording_share(const Json& summary, double recording_ns, double row_ns) {
+  double largest = 0;
+  for (const Json& c : summary["cases"]) {
+    const auto step = integer_or_none(c["metrics"]["step_ns"]["p50"]);
+    if (!step || *step <= 0) continue;
+    const double rows = std::max<double>(1, static_cast<double>(c["phases"].size()));
+    largest = std::max(largest, (recording_ns + (rows - 1) * row_ns) / static_cast<double>(*step));
+  }
+  return largest > 0 ? fmt::format(", {:.2g} % of a step", 100 * largest) : std::string();
+}
+
+std::string overhead_line(const Json& summary) {
+  const Json& overhead = summary["overhead"];
   std::vector<std::pair<std::string, double>> largest;
   if (overhead.is_structured()) collect_largest(overhead, &largest);
   std::string out;
+  double row_ns = 0, recording_ns = 0;
   for (const auto& [key, value] : largest) {
-    const std::string name = key == "stamp_ns" ? "a host stamp"
-                             : key == "row_ns" ? "a phase row"
-                                               : key.substr(0, key.size() - 3);
+    const std::string name = key == "stamp_ns"       ? "a host stamp"
+                             : key == "row_ns"       ? "a phase row"
+                             : key == "recording_ns" ? "recording a step"
+                                                     : key.substr(0, key.size() - 3);
     out += fmt::format("{}{} {:.0f} ns", out.empty() ? "" : ", ", name, value);
+    if (key == "row_ns") row_ns = value;
+    if (key == "recording_ns") recording_ns = value;
   }
+  if (recording_ns > 0) out += recording_share(summary, recording_ns, row_ns);
   return out.empty() ? out : out + " (largest over ranks)";
 }
 
@@ -327,24 +345,42 @@ std::string floor_line(const Json& summary, const Json& summary_case) {
   return line;
 }
 
+std::string command_line(const Json& summary) {
+  std::string line;
+  for (const Json& json : summary["command"]) {
+    const std::string word = plain(json);
+    if (!line.empty()) line += ' ';
+    const bool quote = word.empty() || word.find_first_not_of(
+                                           "abcdefghijklmnopqrstuvwxyz"
+                                           "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                           "0123456789_./:=,+-@%") != std::string::npos;
+    if (!quote) {
+      line += word;
+      continue;
+    }
+    line += '\'';
+    for (const char c : word) line += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    line += '\'';
+  }
+  return line;
+}
+
 std::vector<std::string> method_lines(const Json& summary) {
   std::vector<std::string> lines;
   const auto add = [&](const char* name, const std::string& text) {
     if (!text.empty()) lines.push_back(fmt::format("{}: {}", name, text));
   };
   const Json& scenario = summary["scenario"];
-  std::string command, overrides;
-  for (const Json& word : summary["command"]) command += (command.empty() ? "" : " ") + plain(word);
+  std::string overrides;
   for (const Json& o : scenario["overrides"])
     overrides += (overrides.empty() ? "" : ", ") + plain(o);
   add("scenario", text_of(scenario, "summary"));
   add("source", text_of(scenario, "source"));
   add("overrides", overrides);
-  add("command", command);
   add("seed", plain(summary["seed"]));
   add("modelled device", flat(summary["model"]));
   add("clocks", clock_line(summary["clock"]));
-  add("own overhead", overhead_line(summary["overhead"]));
+  add("own overhead", overhead_line(summary));
   add("environment", flat(summary["environment"]));
   add("versions", flat(summary["versions"]));
   add("revision", plain(summary["git_revision"]));

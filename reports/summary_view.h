@@ -28,13 +28,19 @@ TableGroup metric_group(const std::string& title, const std::vector<const Json*>
 std::vector<TableGroup> comparison_table(const Json& summary);
 std::vector<TableGroup> rank_table(const Json& summary_case);
 std::vector<TableGroup> phase_table(const Json& summary_case);
-// Steps that stand out, "launch.repetition.step"; switches are voluntary+involuntary, faults
-// minor+major.
-std::vector<TableGroup> outlier_table(const Json& summary_case);
+// Steps that stand out, "launch.repetition.step": a table for each quantity that ranks them.
+struct OutlierTable {
+  std::string title;
+  std::vector<TableGroup> groups;
+};
+std::vector<OutlierTable> outlier_tables(const Json& summary_case);
 inline constexpr const char* kOutlierNote =
-    "Worst steps above the median (launch.repetition.step), with the late rank's context switches "
-    "(voluntary+involuntary) and page faults (minor+major) since the step before:";
+    "Steps that stand out above the case's median (launch.repetition.step), with the late rank's "
+    "context switches (voluntary+involuntary) and page faults (minor+major) since the step before.";
 std::vector<TableGroup> control_table(const Json& summary);
+// What a path saves of the lateness, by stage (summary_savings.cpp); empty for one path.
+std::vector<TableGroup> savings_table(const Json& summary);
+std::string savings_note(const Json& summary);
 
 // Sentences, without line breaks.
 std::string title_line(const Json& summary);    // "smoke: 2 ranks, host backend (...)"
@@ -47,6 +53,8 @@ std::string injected_note(const Json& summary);
 // How the clocks were compared; empty without a calibration, method_lines says so then.
 std::vector<std::string> clock_lines(const Json& summary);
 std::string floor_line(const Json& summary, const Json& summary_case);
+// The command that made the run, for a shell: words that need it are quoted.
+std::string command_line(const Json& summary);
 std::vector<std::string> method_lines(const Json& summary);  // how it was measured
 // Why figures are null (summary_reasons.cpp): what is true of every case, and what only of one.
 std::vector<std::string> common_reason_lines(const Json& summary);

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <span>
 
 #include "reports/summary_view.h"
 
@@ -19,12 +19,6 @@ constexpr Measure kMeasures[] = {
     {"first_all_reduce_excess_wait_ns", "excess wait in the first all-reduce"},
     {"launch_skew_ns", "launch skew"},
     {"dispatch_ns", "dispatch"}};
-
-std::size_t metric_number(const char* key) {
-  std::size_t m = 0;
-  while (m < kNumMetrics && std::strcmp(metrics()[m].key, key) != 0) ++m;
-  return m;
-}
 
 // The largest of a case's measure over ranks; cases without are left out.
 struct Ranked {
@@ -70,6 +64,36 @@ std::string blame(const Json& c) {
   return out;
 }
 
+// Names of the cases in [begin, end), which have the same figure as it is printed.
+std::string names_of(const Json& summary, std::span<const Ranked> tied) {
+  std::string out;
+  for (std::size_t i = 0; i < tied.size(); ++i) {
+    out += i == 0 ? "" : i + 1 == tied.size() ? " and " : ", ";
+    out += plain(summary["cases"][tied[i].number]["name"]);
+  }
+  return out;
+}
+
+// Cases that print the same figure are tied.
+std::string compare(const Json& summary, std::span<const Ranked> ranked, const char* measure) {
+  const std::string least = format_ns(ranked.front().p50), most = format_ns(ranked.back().p50);
+  if (least == most) {
+    return fmt::format(
+        "The {} cases are tied: the {} is {} in each (p50 of the largest over ranks)",
+        ranked.size(), measure, least);
+  }
+  const auto tied = [&](const std::string& figure) {
+    return std::count_if(ranked.begin(), ranked.end(),
+                         [&](const Ranked& r) { return format_ns(r.p50) == figure; });
+  };
+  const auto first = static_cast<std::size_t>(tied(least));
+  const auto last = static_cast<std::size_t>(tied(most));
+  return fmt::format(
+      "Of {} cases, {} {} the least {}, {} (p50 of the largest over ranks), and {} the most, {}",
+      ranked.size(), names_of(summary, ranked.first(first)), first > 1 ? "have" : "has", measure,
+      least, names_of(summary, ranked.last(last)), most);
+}
+
 bool wrong_metadata(const Json& summary) {
   return std::any_of(summary["cases"].begin(), summary["cases"].end(), [](const Json& c) {
     return c["bit_equal"] == false || c["checksum_failures"].get<std::int64_t>() > 0;
@@ -88,12 +112,12 @@ std::string certainty_of(const Json& summary, const std::vector<CaseDetail>& det
   if (summary["backend"] == "host")
     parts.push_back("host times are real, waits are those of a modelled device");
   if (!ranked.empty() && !details.empty()) {
-    const std::size_t m = metric_number(key);
+    const std::size_t m = metric_index(key);
     const MedianInterval& best = details[ranked.front().number].intervals[m];
     const MedianInterval& worst = details[ranked.back().number].intervals[m];
     const std::string source = interval_note(details);
     if (!best.low_ns || !worst.low_ns) {
-      parts.push_back("no interval, one launch with fewer than two blocks of 20 replays");
+      parts.push_back(interval_reason(best.low_ns ? worst : best));
     } else if (ranked.size() > 1) {
       parts.push_back(fmt::format("the two intervals {} ({})",
                                   *best.high_ns < *worst.low_ns
@@ -111,6 +135,18 @@ std::string certainty_of(const Json& summary, const std::vector<CaseDetail>& det
 }
 
 }  // namespace
+
+std::string interval_reason(const MedianInterval& interval) {
+  if (interval.launches) {
+    return fmt::format("no interval: one of 90% needs {} launches, there are {}",
+                       kMinIntervalGroups, interval.groups);
+  }
+  return fmt::format(
+      "no interval: one of 90% needs {0} launches, or {0} blocks of 20 replays in the one there "
+      "is; "
+      "it has {1}",
+      kMinIntervalGroups, interval.groups);
+}
 
 std::string interval_note(const std::vector<CaseDetail>& details) {
   double least = 1;
@@ -162,18 +198,17 @@ Verdict make_verdict(const Json& summary, const std::vector<CaseDetail>& details
     return verdict;
   }
   const Json& worst = summary["cases"][ranked.back().number];
-  const Json& best = summary["cases"][ranked.front().number];
   const std::string blamed = blame(worst);
   if (ranked.size() == 1) {
     verdict.sentence = fmt::format("{}: the {} is {} (p50 of the largest over ranks)",
                                    plain(worst["name"]), measure->does, format_ns(ranked[0].p50));
     if (!blamed.empty()) verdict.sentence += "; " + blamed;
   } else {
-    verdict.sentence = fmt::format(
-        "Of {} cases, {} has the least {}, {} (p50 of the largest over ranks), and {} the most, {}",
-        ranked.size(), plain(best["name"]), measure->does, format_ns(ranked.front().p50),
-        plain(worst["name"]), format_ns(ranked.back().p50));
-    if (!blamed.empty()) verdict.sentence += "; there " + blamed;
+    verdict.sentence = compare(summary, ranked, measure->does);
+    if (!blamed.empty()) {
+      const bool one = format_ns(ranked[ranked.size() - 2].p50) != format_ns(ranked.back().p50);
+      verdict.sentence += (one ? "; there " : "; in " + plain(worst["name"]) + " ") + blamed;
+    }
   }
   verdict.sentence += '.';
   verdict.certainty = certainty_of(summary, details, ranked, measure->key);

@@ -17,6 +17,9 @@ struct Verdict {
 
 Verdict make_verdict(const Json& summary, const std::vector<CaseDetail>& details);
 
+// Why a case has no interval.
+std::string interval_reason(const MedianInterval& interval);
+
 // "95% interval from 10 launches" and the like, one for the whole table; "" without any interval.
 std::string interval_note(const std::vector<CaseDetail>& details);
 

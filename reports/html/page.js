@@ -98,7 +98,9 @@
     if (!hasCharts || shown.length === 0) return;
     const sets = shown.map((c, i) => ({
       label: c.name, showLine: true, stepped: 'after', borderWidth: 2, fill: false,
-      pointStyle: points[i % points.length], borderDash: dashes[Math.floor(i / 2) % dashes.length],
+      // Colours come round after eight: shape and dashes then differ.
+      pointStyle: points[(i + Math.floor(i / 8)) % points.length],
+      borderDash: dashes[(Math.floor(i / 2) + Math.floor(i / 8)) % dashes.length],
       pointRadius: (context) => context.dataIndex % 12 === 6 ? 4 : 0, pointHitRadius: 6,
       data: [[c.points[0][0], 0], ...c.points].map(([value, count]) =>
           ({x: Math.max(value, 1) / 1000, y: 100 * count / c.n, ns: value})),
@@ -137,6 +139,7 @@
     const cases = allCases.filter(({c}) => c.stages.some((s) => s.share !== null));
     byId('stage-chart').hidden = !hasCharts || cases.length === 0;
     if (hasCharts && cases.length > 0) {
+      byId('stage-chart').style.height = 7 + 1.6 * cases.length + 'rem';
       const chart = new Chart(stages, {
         type: 'bar',
         data: {
@@ -148,7 +151,7 @@
         },
         options: {
           animation: false, responsive: true, maintainAspectRatio: false, indexAxis: 'y',
-          scales: {x: axis('share of the lateness, %', {stacked: true}), y: axis('', {stacked: true})},
+          scales: {x: axis('share of the lateness, %', {stacked: true}), y: axis('', {stacked: true, ticks: {autoSkip: false}})},
           plugins: {legend: {labels: {}}, tooltip: {callbacks: {label: (item) =>
               item.dataset.label + ': ' + item.parsed.x.toFixed(1) + '%'}}},
         },
