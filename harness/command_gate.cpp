@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 struct GateRequest {
   std::vector<fs::path> runs, baselines;
-  fs::path thresholds, junit, markdown, output;
+  fs::path thresholds, junit, markdown, output, annotations_file;
   std::vector<std::string> allow;
   std::string annotations;
   bool json = false, init = false;
@@ -75,6 +75,10 @@ void write_reports(const GateRequest& request, const GateResult& result) {
   if (!request.markdown.empty()) {
     write_output_file(request.markdown, gate_markdown(result), "--markdown");
   }
+  if (!request.annotations_file.empty()) {
+    write_output_file(request.annotations_file, gate_annotations(result, request.annotations),
+                      "--annotations-file");
+  }
 }
 
 // What cannot be judged is in the reports too: an older, green one must not stay in their place.
@@ -98,7 +102,7 @@ int gate_command(const GateRequest& request) {
   } else {
     fmt::print("{}", gate_text(result));
   }
-  if (!request.annotations.empty()) {
+  if (!request.annotations.empty() && request.annotations_file.empty()) {
     // With --json stdout holds the document and nothing else.
     fmt::print(request.json ? stderr : stdout, "{}", gate_annotations(result, request.annotations));
   }
@@ -132,13 +136,23 @@ void add_gate_commands(CLI::App& app, int& exit_code) {
   gate->add_option("--markdown", request->markdown, "Markdown file to write");
   gate->add_option("--annotations", request->annotations,
                    "Also print annotations as this CI system reads them")
-      ->check(CLI::IsMember({"github"}));
+      ->check(CLI::IsMember({"github", "gitlab"}));
+  gate->add_option("--annotations-file", request->annotations_file,
+                   "File for them instead; gitlab needs one");
   gate->add_flag("--json", request->json, "Result as JSON");
   gate->add_flag("--init", request->init, "Print thresholds with this run's noise instead");
   gate->add_option("-o", request->output, "File for --init");
   gate->callback([request, &exit_code] {
     if (!request->init && !request->output.empty()) {
       throw ConfigError("gate: -o goes with --init; --junit and --markdown name other files");
+    }
+    if (!request->annotations_file.empty() && request->annotations.empty()) {
+      throw ConfigError("gate: --annotations-file needs --annotations github or gitlab");
+    }
+    if (request->annotations == "gitlab" && request->annotations_file.empty()) {
+      throw ConfigError(
+          "gate: --annotations gitlab makes a code quality report, which is a file: name it with "
+          "--annotations-file");
     }
     exit_code = request->init ? init_command(*request) : gate_command(*request);
   });

@@ -156,10 +156,11 @@ int check_history(const HistoryRequest& request) {
   }
   const bool short_history = shortest < kMinChangeSeries && !alarm;
   const std::string verdict =
-      short_history ? fmt::format("a metric has {} entries; changes are looked for from {} on",
-                                  shortest, kMinChangeSeries)
-      : alarm       ? "a required metric got worse and has stayed so"
-                    : "no required metric got worse";
+      short_history
+          ? fmt::format("{} {} of the newest setup so far; changes are looked for from {} on",
+                        shortest, shortest == 1 ? "run" : "runs", kMinChangeSeries)
+      : alarm ? "a required metric got worse and has stayed so"
+              : "no required metric got worse";
   const int exit_code = short_history ? kExitInconclusive : alarm ? kExitRegressed : kExitPass;
   if (request.json) {
     fmt::print("{}", json_text({{"schema", kHistorySchema},

@@ -48,6 +48,7 @@ class Reader {
     if (found == object_.end()) throw fail(fmt::format("has no key `{}`", key));
     return *found;
   }
+  bool has(const char* key) const { return object_.contains(key); }
   std::int64_t integer(const char* key) const {
     const Json& value = at(key);
     if (!is_int64(value)) throw wrong(key, "a 64-bit integer");
@@ -117,6 +118,16 @@ std::vector<std::int64_t> read_integers(const Reader& in, const char* key) {
   return values;
 }
 
+Json phases_json(const LaunchCase& c) {
+  Json phases = Json::object();
+  for (const auto& [phase, values] : c.phases) {
+    for (std::size_t m = 0; m < kNumMetrics; ++m) {
+      if (values[m].n > 0) phases[phase][metrics()[m].key] = distribution_json(values[m]);
+    }
+  }
+  return phases;
+}
+
 Json case_json(const LaunchCase& c) {
   Json metrics_json = Json::object();
   for (std::size_t m = 0; m < kNumMetrics; ++m) {
@@ -125,7 +136,7 @@ Json case_json(const LaunchCase& c) {
     metric["block_p50"] = c.block_p50[m];
     metrics_json[metrics()[m].key] = metric;
   }
-  return {{"positions", c.positions}, {"metrics", metrics_json}};
+  return {{"positions", c.positions}, {"metrics", metrics_json}, {"phases", phases_json(c)}};
 }
 
 LaunchCase read_case(const Reader& in) {
@@ -141,6 +152,15 @@ LaunchCase read_case(const Reader& in) {
     c.metrics[m] = read_distribution(metric);
     c.block_p50[m] = read_integers(metric, "block_p50");
   }
+  if (!in.has("phases")) return c;  // a version that did not keep them apart
+  for (const auto& [phase, values] : in.object("phases").items()) {
+    const Reader by_metric(values, in.inside(phase));
+    for (std::size_t m = 0; m < kNumMetrics; ++m) {
+      const char* key = metrics()[m].key;
+      if (!by_metric.has(key)) continue;
+      c.phases[phase][m] = read_distribution(Reader(by_metric.at(key), by_metric.inside(key)));
+    }
+  }
   return c;
 }
 
@@ -150,6 +170,7 @@ Json launch_json(const LaunchResult& launch) {
   for (const auto& [name, c] : launch.cases) cases[name] = case_json(c);
   return {{"source", launch.source},
           {"launch", launch.launch},
+          {"git_revision", launch.git_revision},
           {"began_ns", optional_json(launch.began_ns)},
           {"controls",
            {{"empty_graph_launch_before_ns", optional_json(control.empty_graph_launch_before)},
@@ -163,6 +184,7 @@ LaunchResult read_launch(const Reader& in) {
   LaunchResult launch;
   launch.source = in.text("source");
   launch.launch = static_cast<int>(in.integer("launch"));
+  if (in.has("git_revision")) launch.git_revision = in.text("git_revision");
   launch.began_ns = in.optional_integer("began_ns");
   const Reader control(in.at("controls"), in.inside("controls"));
   launch.control.empty_graph_launch_before =
@@ -188,6 +210,7 @@ Json launch_set_to_json(const LaunchSet& set) {
           {"backend", set.backend},
           {"world_size", set.world_size},
           {"git_revision", set.git_revision},
+          {"clock_bound_ns", optional_json(set.clock_bound_ns)},
           {"rows", set.rows},
           {"environment", set.environment},
           {"versions", set.versions},
@@ -208,6 +231,7 @@ LaunchSet launch_set_from_json(const Json& document, const std::string& file) {
   if (world_size < 1 || world_size > kMaxWorldSize) throw in.wrong("world_size", "a world size");
   set.world_size = static_cast<int>(world_size);
   set.git_revision = in.text("git_revision");
+  if (in.has("clock_bound_ns")) set.clock_bound_ns = in.optional_integer("clock_bound_ns");
   set.rows = in.count("rows");
   set.environment = in.object("environment");
   set.versions = in.object("versions");
@@ -222,9 +246,21 @@ LaunchSet launch_set_from_json(const Json& document, const std::string& file) {
   for (std::size_t i = 0; i < launches.size(); ++i) {
     set.launches.push_back(
         read_launch(Reader(launches[i], in.inside(fmt::format("launches[{}]", i)))));
+    LaunchResult& launch = set.launches.back();
+    if (launch.git_revision.empty()) launch.git_revision = set.git_revision;  // an older file
   }
   if (set.launches.empty()) throw in.fail("holds no launches");
   return set;
+}
+
+LaunchSet launch_set_from_text(const std::string& text, const std::string& file) {
+  Json document;
+  try {
+    document = parse_strict_json(text, file);
+  } catch (const RecordError& problem) {
+    throw RecordError(problem.what(), kExitUsage);
+  }
+  return launch_set_from_json(document, file);
 }
 
 LaunchSet read_side(const std::filesystem::path& path) {
@@ -237,13 +273,7 @@ LaunchSet read_side(const std::filesystem::path& path) {
   std::ostringstream text;
   text << stream.rdbuf();
   if (!stream) throw RecordError(fmt::format("{}: cannot be read", path.string()), kExitUsage);
-  Json document;
-  try {
-    document = parse_strict_json(text.str(), path.string());
-  } catch (const RecordError& problem) {
-    throw RecordError(problem.what(), kExitUsage);
-  }
-  return launch_set_from_json(document, path.string());
+  return launch_set_from_text(text.str(), path.string());
 }
 
 LaunchSet read_sides(const std::vector<std::filesystem::path>& paths) {

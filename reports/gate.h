@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "harness/contract/thresholds.h"
+#include "reports/gate_order.h"
 #include "reports/gate_statistics.h"
 #include "reports/launch_set.h"
 
@@ -22,6 +23,7 @@ const char* check_kind_name(CheckKind kind);
 
 struct GateRow {
   std::string case_name, metric, statistic;
+  std::string phase;  // empty: all together
   CheckKind kind = CheckKind::kChange;
   std::string place;  // of the rule
   bool required = true;
@@ -32,15 +34,19 @@ struct GateRow {
   std::optional<double> change;      // contender - baseline
   std::optional<double> low, high;   // interval of the change; of the value for budget and ratio
   std::optional<double> limit;       // what the change must exceed; of the value for budget, ratio
-  double drift = 0;                  // ns, proven, that could explain a change beyond the limit
   std::string limit_source;          // "relative_limit", "absolute_floor_ns", "noise_ns", ...
+  OrderEffects order;                // of a change; its bias widens the limit
   std::optional<double> detectable;  // smallest effect these launches would show
-  std::optional<int> launches_needed;         // a side, for the limit
-  std::optional<double> p_value, p_adjusted;  // one-sided, of a change for the worse
+  std::optional<int> launches_needed;  // a side, for the limit
+  // One-sided: of a change for the worse; of a value beyond its budget or ratio.
+  std::optional<double> p_value, p_adjusted;
   Verdict verdict = Verdict::kInconclusive;
   std::string reason;
   std::optional<std::string> waived;  // reason of the waiver
 };
+
+// "dispatch_ns p50 of aten/bs8", with the phase if there is one.
+std::string row_label(const GateRow& row);
 
 struct GateControl {
   std::string name;                           // "empty_graph_launch_ns", "zero_skew_all_reduce_ns"
@@ -64,13 +70,14 @@ struct GateResult {
   std::string headline;  // one line
   std::vector<GateRow> rows;
   std::vector<GateControl> controls;
+  Order order;
   std::vector<std::string> incomparable;  // what differs and may not
   std::vector<std::string> allowed;       // what differs and was allowed
   std::vector<std::string> notes;         // order, drift, waivers, incomplete runs
 };
 
 // `baseline` null: budgets and ratios only; a rule without either is then a ConfigError.
-// Throws ConfigError for rules whose cases match nothing.
+// Throws ConfigError for rules whose cases, phase or other path match nothing.
 GateResult evaluate_gate(const LaunchSet* baseline, const LaunchSet& contender,
                          const GateOptions& options);
 
@@ -84,5 +91,7 @@ std::string thresholds_with_noise(const LaunchSet& set);
 
 Json gate_json(const GateResult& result);  // "tpjitter.gate/1"
 std::string gate_text(const GateResult& result);
+// What is known about the order of launches and cases, and what it does: a line each.
+std::vector<std::string> order_lines(const GateResult& result);
 
 }  // namespace tpjitter

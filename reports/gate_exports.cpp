@@ -46,34 +46,13 @@ std::string markdown(const std::string& text) {
   return escaped;
 }
 
-std::string percent_of(std::string text) {  // %0A and the like, as workflow commands escape
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '%') {
-      escaped += "%25";
-    } else if (c == '\r' || c == '\n') {
-      escaped += c == '\r' ? "%0D" : "%0A";
-    } else {
-      escaped += c;
-    }
-  }
-  return escaped;
-}
-
 bool decides(const GateRow& row) { return row.required && !row.waived; }
-
-enum class Outcome { kPassed, kFailure, kError, kSkipped };
-
-Outcome outcome_of(const GateRow& row) {
-  if (row.verdict == Verdict::kPass || row.verdict == Verdict::kImproved) return Outcome::kPassed;
-  if (!decides(row) || row.verdict == Verdict::kInconclusive) return Outcome::kSkipped;
-  return row.verdict == Verdict::kRegressed ? Outcome::kFailure : Outcome::kError;
-}
 
 std::string testcase(const GateRow& row) {
   std::string text =
-      fmt::format("    <testcase classname=\"{}\" name=\"{} {} {}\" time=\"0\"", xml(row.case_name),
-                  xml(row.metric), xml(row.statistic), check_kind_name(row.kind));
+      fmt::format("    <testcase classname=\"{}\" name=\"{} {} {}{}\" time=\"0\"",
+                  xml(row.case_name), xml(row.metric), xml(row.statistic),
+                  check_kind_name(row.kind), row.phase.empty() ? "" : xml(" " + row.phase));
   const std::string message = xml(fmt::format("{}: {}{}", verdict_name(row.verdict), row.reason,
                                               row.waived ? "; waived: " + *row.waived : ""));
   switch (outcome_of(row)) {
@@ -132,6 +111,12 @@ int order_of(const GateRow& row) {
 
 }  // namespace
 
+Outcome outcome_of(const GateRow& row) {
+  if (row.verdict == Verdict::kPass || row.verdict == Verdict::kImproved) return Outcome::kPassed;
+  if (!decides(row) || row.verdict == Verdict::kInconclusive) return Outcome::kSkipped;
+  return row.verdict == Verdict::kRegressed ? Outcome::kFailure : Outcome::kError;
+}
+
 std::string gate_junit(const GateResult& result) {
   std::map<std::string, std::vector<const GateRow*>> suites;
   for (const GateRow& row : result.rows) suites[row.case_name].push_back(&row);
@@ -181,12 +166,13 @@ std::string gate_markdown(const GateResult& result) {
   }
   for (std::size_t i = 0; i < shown; ++i) {
     const GateRow& row = *rows[i];
-    text +=
-        fmt::format("| {}{} | {} {} | {} | {} | {} | {} | {} |\n",
-                    row.waived ? "waived" : verdict_name(row.verdict),
-                    row.required ? "" : " (advisory)", markdown(row.metric),
-                    markdown(row.statistic), markdown(row.case_name), value_text(row, row.baseline),
-                    value_text(row, row.contender), change_text(row), value_text(row, row.limit));
+    text += fmt::format("| {}{} | {} {} | {} | {} | {} | {} | {} |\n",
+                        row.waived ? "waived" : verdict_name(row.verdict),
+                        row.required ? "" : " (advisory)", markdown(row.metric),
+                        markdown(row.statistic),
+                        markdown(row.case_name + (row.phase.empty() ? "" : ", " + row.phase)),
+                        value_text(row, row.baseline), value_text(row, row.contender),
+                        change_text(row), value_text(row, row.limit));
   }
   if (rows.size() > shown) text += fmt::format("\n{} more rows.\n", rows.size() - shown);
   std::vector<std::string> notes;
@@ -196,6 +182,8 @@ std::string gate_markdown(const GateResult& result) {
     if (!control.stable) notes.push_back("control " + control.name + ": " + control.reason);
   }
   notes.insert(notes.end(), result.notes.begin(), result.notes.end());
+  const std::vector<std::string> order = order_lines(result);
+  notes.insert(notes.end(), order.begin(), order.end());
   if (notes.empty()) return text;
   text += "\n<details><summary>Notes</summary>\n\n";
   for (std::size_t i = 0; i < std::min(notes.size(), kMarkdownNotes); ++i) {
@@ -205,21 +193,6 @@ std::string gate_markdown(const GateResult& result) {
     text += fmt::format("- {} more\n", notes.size() - kMarkdownNotes);
   }
   return text + "\n</details>\n";
-}
-
-std::string gate_annotations(const GateResult& result, const std::string&) {
-  std::string text;
-  for (const GateRow& row : result.rows) {
-    const Outcome outcome = outcome_of(row);
-    if (outcome == Outcome::kPassed) continue;
-    const char* level = outcome == Outcome::kSkipped ? "warning" : "error";
-    text += fmt::format("::{} title=tpjitter {}::{}\n", level, verdict_name(row.verdict),
-                        percent_of(fmt::format("{} {} of {}: {}", row.metric, row.statistic,
-                                               row.case_name, row.reason)));
-  }
-  text += fmt::format("::{} title=tpjitter gate::{}\n", result.exit_code == 0 ? "notice" : "error",
-                      percent_of(result.headline));
-  return text;
 }
 
 }  // namespace tpjitter

@@ -10,15 +10,42 @@
 namespace tpjitter {
 namespace {
 
+constexpr std::size_t kMostOrderLines = 5;
+
 template <class T>
 Json optional_json(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
+}
+
+Json effect_json(const std::optional<OrderEffect>& effect) {
+  if (!effect) return Json();
+  return {{"effect_ns", effect->ns},
+          {"interval_ns", effect->low ? Json{*effect->low, *effect->high} : Json()},
+          {"p_value", effect->p_value}};
+}
+
+Json effects_json(const GateRow& row) {
+  if (row.kind != CheckKind::kChange) return Json();
+  return {
+      {"slot", effect_json(row.order.slot)},         {"position", effect_json(row.order.position)},
+      {"launches", effect_json(row.order.launches)}, {"blocks", effect_json(row.order.blocks)},
+      {"sides", effect_json(row.order.sides)},       {"bias_ns", row.order.bias},
+      {"bias_source", row.order.bias_source}};
+}
+
+Json order_json(const Order& order) {
+  if (!order.known) return Json();
+  return {{"interleaved", order.interleaved},
+          {"midpoint_distance_s", order.midpoint_distance_s},
+          {"neighbour_pairs", order.pairs},
+          {"contender_second", order.contender_second}};
 }
 
 Json row_json(const GateRow& row) {
   return {{"case", row.case_name},
           {"metric", row.metric},
           {"statistic", row.statistic},
+          {"phase", row.phase.empty() ? Json() : Json(row.phase)},
           {"check", check_kind_name(row.kind)},
           {"rule", row.place},
           {"required", row.required},
@@ -30,6 +57,7 @@ Json row_json(const GateRow& row) {
           {"interval", row.low ? Json{*row.low, *row.high} : Json()},
           {"limit", optional_json(row.limit)},
           {"limit_source", row.limit_source},
+          {"order", effects_json(row)},
           {"detectable", optional_json(row.detectable)},
           {"launches_needed", optional_json(row.launches_needed)},
           {"p_value", optional_json(row.p_value)},
@@ -70,11 +98,53 @@ Json gate_json(const GateResult& result) {
                         {"stable", control.stable},
                         {"reason", control.reason}});
   }
-  return {{"schema", "tpjitter.gate/1"},   {"verdict", verdict_name(result.verdict)},
-          {"exit_code", result.exit_code}, {"void", result.is_void},
-          {"headline", result.headline},   {"rows", rows},
-          {"controls", controls},          {"incomparable", result.incomparable},
-          {"allowed", result.allowed},     {"notes", result.notes}};
+  return {{"schema", "tpjitter.gate/1"},
+          {"verdict", verdict_name(result.verdict)},
+          {"exit_code", result.exit_code},
+          {"void", result.is_void},
+          {"headline", result.headline},
+          {"rows", rows},
+          {"controls", controls},
+          {"incomparable", result.incomparable},
+          {"order", order_json(result.order)},
+          {"allowed", result.allowed},
+          {"notes", result.notes}};
+}
+
+std::vector<std::string> order_lines(const GateResult& result) {
+  std::vector<std::string> lines;
+  std::size_t looked_at = 0, more = 0;
+  for (const GateRow& row : result.rows) {
+    if (row.kind != CheckKind::kChange || !row.change) continue;
+    ++looked_at;
+    const std::string proven = proven_text(row.order);
+    if (proven.empty()) continue;
+    if (lines.size() == kMostOrderLines) {
+      ++more;
+      continue;
+    }
+    lines.push_back(fmt::format("order: {}: {}{}", row_label(row), proven,
+                                row.order.bias > 0
+                                    ? fmt::format("; limit wider by {:.1f} us for {}",
+                                                  row.order.bias / 1000, row.order.bias_source)
+                                    : ""));
+  }
+  if (more > 0) lines.push_back(fmt::format("order: {} more rows", more));
+  if (looked_at == 0) return lines;
+  const Order& order = result.order;
+  std::string first = "order: ";
+  if (order.known) {
+    first += fmt::format(
+        "launches of the sides {}; the contender is second in {} of {} pairs of "
+        "neighbours; ",
+        order.interleaved ? "take turns" : "do not take turns", order.contender_second,
+        order.pairs);
+  }
+  first += lines.empty()
+               ? fmt::format("no effect of slot, place or drift is proven in {} rows", looked_at)
+               : "effects proven at 1 % each:";
+  lines.insert(lines.begin(), first);
+  return lines;
 }
 
 std::string gate_text(const GateResult& result) {
@@ -90,8 +160,7 @@ std::string gate_text(const GateResult& result) {
                                       {"n", {}},        {"verdict", {}}};
   TableColumn names{"metric of case, us", {}};
   for (const GateRow& row : result.rows) {
-    names.cells.push_back(printable(fmt::format("{}{} {} of {}", row.required ? "" : "(advisory) ",
-                                                row.metric, row.statistic, row.case_name)));
+    names.cells.push_back(printable((row.required ? "" : "(advisory) ") + row_label(row)));
     const std::string cells[] = {
         shown(row, row.baseline),
         shown(row, row.contender),
@@ -111,9 +180,8 @@ std::string gate_text(const GateResult& result) {
   }
   for (const GateRow& row : result.rows) {
     if (row.verdict == Verdict::kPass && !row.waived) continue;
-    text += wrap(printable(fmt::format("- {}: {} {} of {}: {}{}", verdict_name(row.verdict),
-                                       row.metric, row.statistic, row.case_name, row.reason,
-                                       row.waived ? "; waived: " + *row.waived : "")),
+    text += wrap(printable(fmt::format("- {}: {}: {}{}", verdict_name(row.verdict), row_label(row),
+                                       row.reason, row.waived ? "; waived: " + *row.waived : "")),
                  0, 2) +
             "\n";
   }
@@ -126,6 +194,9 @@ std::string gate_text(const GateResult& result) {
                    0, 2) +
               "\n";
     }
+  }
+  for (const std::string& line : order_lines(result)) {
+    text += wrap("- " + printable(line), 0, 2) + "\n";
   }
   for (const std::string& note : result.notes) text += wrap("- " + printable(note), 0, 2) + "\n";
   return text;

@@ -50,6 +50,35 @@ double exact_trend_p(std::size_t n, long s) {
   return extreme / all;
 }
 
+// Interval and p-values from effect, standard error and degrees of freedom.
+WelchResult with_interval(WelchResult result) {
+  if (result.standard_error == 0) {
+    result.low = result.high = result.effect;
+    result.p_greater = result.effect > 0 ? 0 : 1;
+    result.p_less = result.effect < 0 ? 0 : 1;
+    return result;
+  }
+  const students_t t(result.degrees_of_freedom);
+  const double statistic = result.effect / result.standard_error;
+  result.p_greater = cdf(complement(t, statistic));
+  result.p_less = cdf(t, statistic);
+  const double half = quantile(t, 0.5 + kGateConfidence / 2) * result.standard_error;
+  result.low = result.effect - half;
+  result.high = result.effect + half;
+  return result;
+}
+
+// Launches a side of `sides` whose variances add up to `variance`.
+std::optional<int> number_needed(double variance, int sides, double limit) {
+  if (!(limit > 0)) return std::nullopt;
+  for (int n = static_cast<int>(kMinLaunches); n <= 1000; ++n) {
+    const students_t t(static_cast<double>(sides) * (n - 1));
+    const double error = std::sqrt(variance / n);
+    if ((quantile(t, 1 - kGateAlpha) + quantile(t, kGatePower)) * error <= limit) return n;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 MeanAndVariance mean_and_variance(std::span<const double> values) {
@@ -75,22 +104,23 @@ std::optional<WelchResult> welch(std::span<const double> base, std::span<const d
   if (!std::isfinite(result.effect) || !std::isfinite(result.standard_error)) return std::nullopt;
   if (result.standard_error == 0) {
     result.degrees_of_freedom = static_cast<double>(a.n + b.n - 2);
-    result.low = result.high = result.effect;
-    result.p_greater = result.effect > 0 ? 0 : 1;
-    result.p_less = result.effect < 0 ? 0 : 1;
-    return result;
+    return with_interval(result);
   }
   const double share = va / (va + vb);  // squares of the variances themselves may overflow
   result.degrees_of_freedom = 1 / (share * share / static_cast<double>(a.n - 1) +
                                    (1 - share) * (1 - share) / static_cast<double>(b.n - 1));
-  const students_t t(result.degrees_of_freedom);
-  const double statistic = result.effect / result.standard_error;
-  result.p_greater = cdf(complement(t, statistic));
-  result.p_less = cdf(t, statistic);
-  const double half = quantile(t, 0.5 + kGateConfidence / 2) * result.standard_error;
-  result.low = result.effect - half;
-  result.high = result.effect + half;
-  return result;
+  return with_interval(result);
+}
+
+std::optional<WelchResult> against_value(std::span<const double> values, double fixed) {
+  if (values.size() < 2) return std::nullopt;
+  const MeanAndVariance m = mean_and_variance(values);
+  WelchResult result;
+  result.effect = m.mean - fixed;
+  result.standard_error = std::sqrt(m.variance / static_cast<double>(m.n));
+  result.degrees_of_freedom = static_cast<double>(m.n - 1);
+  if (!std::isfinite(result.effect) || !std::isfinite(result.standard_error)) return std::nullopt;
+  return with_interval(result);
 }
 
 double detectable_effect(const WelchResult& result) {
@@ -101,14 +131,14 @@ double detectable_effect(const WelchResult& result) {
 
 std::optional<int> launches_needed(std::span<const double> base, std::span<const double> contender,
                                    double limit) {
-  if (base.size() < 2 || contender.size() < 2 || !(limit > 0)) return std::nullopt;
-  const double variance = mean_and_variance(base).variance + mean_and_variance(contender).variance;
-  for (int n = static_cast<int>(kMinLaunches); n <= 1000; ++n) {
-    const students_t t(2.0 * (n - 1));
-    const double error = std::sqrt(variance / n);
-    if ((quantile(t, 1 - kGateAlpha) + quantile(t, kGatePower)) * error <= limit) return n;
-  }
-  return std::nullopt;
+  if (base.size() < 2 || contender.size() < 2) return std::nullopt;
+  return number_needed(mean_and_variance(base).variance + mean_and_variance(contender).variance, 2,
+                       limit);
+}
+
+std::optional<int> launches_needed(std::span<const double> values, double limit) {
+  if (values.size() < 2) return std::nullopt;
+  return number_needed(mean_and_variance(values).variance, 1, limit);
 }
 
 std::vector<double> benjamini_hochberg(std::span<const double> p_values) {

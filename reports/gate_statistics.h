@@ -35,11 +35,16 @@ struct WelchResult {
 // and p 0 or 1 by the sign of the effect (1 for none).
 std::optional<WelchResult> welch(std::span<const double> base, std::span<const double> contender);
 
+// The same of one set of values against a fixed one.
+std::optional<WelchResult> against_value(std::span<const double> values, double fixed);
+
 // Smallest effect that is found with kGatePower at kGateAlpha, one-sided, from the spread seen.
 double detectable_effect(const WelchResult& result);
 // Launches a side that would make that effect at most `limit`; nullopt: more than 1000, or none do.
 std::optional<int> launches_needed(std::span<const double> base, std::span<const double> contender,
                                    double limit);
+// The same for one set of values against a fixed one.
+std::optional<int> launches_needed(std::span<const double> values, double limit);
 
 // Benjamini-Hochberg (1995): p-values adjusted for their number, in the order given.
 std::vector<double> benjamini_hochberg(std::span<const double> p_values);

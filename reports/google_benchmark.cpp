@@ -14,7 +14,9 @@ namespace tpjitter {
 namespace {
 
 constexpr const char* kMetrics[] = {"real_time", "cpu_time"};
-constexpr const char* kContextKeys[] = {"num_cpus", "library_build_type", "cpu_scaling_enabled"};
+// The library's own, and what our bench_* programs add.
+constexpr const char* kContextKeys[] = {
+    "num_cpus", "library_build_type", "cpu_scaling_enabled", "gpu", "nccl", "ranks"};
 
 std::string read_text(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
@@ -75,11 +77,11 @@ void read_entry(const Json& entry, const std::string& where, Repetitions* values
   }
 }
 
-void read_file(const std::filesystem::path& file, Repetitions* values, BenchmarkSide* side) {
-  const std::string path = file.string();
+void read_document(const std::string& text, const std::string& path, Repetitions* values,
+                   BenchmarkSide* side) {
   Json document;
   try {
-    document = parse_strict_json(read_text(file), path);
+    document = parse_strict_json(text, path);
   } catch (const RecordError& problem) {
     throw RecordError(problem.what(), kExitUsage);
   }
@@ -119,11 +121,17 @@ bool is_benchmark_file(const std::filesystem::path& path) {
 }
 
 BenchmarkSide read_benchmarks(const std::vector<std::filesystem::path>& files) {
+  std::vector<BenchmarkText> texts;
+  for (const std::filesystem::path& file : files) texts.push_back({file.string(), read_text(file)});
+  return read_benchmark_texts(texts);
+}
+
+BenchmarkSide read_benchmark_texts(const std::vector<BenchmarkText>& files) {
   BenchmarkSide side;
-  for (const std::filesystem::path& file : files) {
+  for (const BenchmarkText& file : files) {
     Repetitions values;
-    read_file(file, &values, &side);
-    side.sources.push_back(file.string());
+    read_document(file.text, file.name, &values, &side);
+    side.sources.push_back(file.name);
     for (const auto& [name, by_metric] : values) {
       for (const auto& [metric, repetitions] : by_metric) {
         std::vector<double>& units = side.values[name][metric];
@@ -139,7 +147,7 @@ BenchmarkSide read_benchmarks(const std::vector<std::filesystem::path>& files) {
     side.notes.push_back(
         fmt::format("{}: repetitions of one process: the spread between launches is not in the "
                     "intervals; give one file a launch",
-                    files.front().string()));
+                    files.front().name));
   }
   return side;
 }
@@ -213,7 +221,7 @@ GateResult evaluate_benchmarks(const BenchmarkSide& baseline, const BenchmarkSid
           fmt::format("{}: \"{}\" matches no benchmark of the contender", rule.place, rule.cases));
     }
   }
-  finish_gate(options, {}, &result);
+  finish_gate(options, {}, false, &result);
   return result;
 }
 

@@ -26,6 +26,10 @@ bool is_benchmark_file(const std::filesystem::path& path);
 
 // Throws RecordError (exit 2) naming file and key; NaN and Infinity are named with their place.
 BenchmarkSide read_benchmarks(const std::vector<std::filesystem::path>& files);
+struct BenchmarkText {
+  std::string name, text;  // of a file
+};
+BenchmarkSide read_benchmark_texts(const std::vector<BenchmarkText>& files);
 
 std::vector<std::string> benchmark_metrics();
 // 10 % of real_time, required; cpu_time is advisory.

@@ -35,11 +35,21 @@ CREATE TABLE metric_values (
   PRIMARY KEY (entry, case_name, metric, statistic)) WITHOUT ROWID;
 )";
 
+class SqlError : public RunError {
+ public:
+  explicit SqlError(sqlite3* db)
+      : RunError(fmt::format("history: {}", sqlite3_errmsg(db))), code_(sqlite3_errcode(db)) {}
+  bool is_damage() const { return code_ == SQLITE_NOTADB || code_ == SQLITE_CORRUPT; }
+
+ private:
+  int code_;
+};
+
 class Statement {
  public:
   Statement(sqlite3* db, const char* sql) : db_(db) {
     if (sqlite3_prepare_v2(db, sql, -1, &statement_, nullptr) != SQLITE_OK) {
-      throw RunError(fmt::format("history: {}", sqlite3_errmsg(db)));
+      throw SqlError(db);
     }
   }
   ~Statement() { sqlite3_finalize(statement_); }
@@ -69,7 +79,7 @@ class Statement {
     const int status = sqlite3_step(statement_);
     if (status == SQLITE_ROW) return true;
     if (status == SQLITE_DONE) return false;
-    throw RunError(fmt::format("history: {}", sqlite3_errmsg(db_)));
+    throw SqlError(db_);
   }
   void reset() {
     sqlite3_reset(statement_);
@@ -92,10 +102,12 @@ class Statement {
   int bound_ = 0;
 };
 
-// Rolls back unless committed.
+// Rolls back unless committed. A reader takes no lock that a read-only file would refuse.
 class Transaction {
  public:
-  explicit Transaction(sqlite3* db) : db_(db) { Statement(db, "BEGIN IMMEDIATE").step(); }
+  Transaction(sqlite3* db, bool writes) : db_(db) {
+    Statement(db, writes ? "BEGIN IMMEDIATE" : "BEGIN").step();
+  }
   ~Transaction() {
     if (open_) sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
   }
@@ -144,10 +156,19 @@ History::History(const std::filesystem::path& file, bool create) : file_(file) {
                                   file.string()));
   }
   const int flags = SQLITE_OPEN_READWRITE | (create ? SQLITE_OPEN_CREATE : 0);
-  if (sqlite3_open_v2(file.c_str(), &db_, flags, nullptr) != SQLITE_OK) fail("cannot be opened");
+  if (sqlite3_open_v2(file.c_str(), &db_, flags, nullptr) != SQLITE_OK) {
+    fail("cannot be opened (does its folder exist, and may it be written?)");
+  }
   sqlite3_busy_timeout(db_, kBusyMs);
+  if (create && sqlite3_db_readonly(db_, "main") == 1) {  // SQLite falls back without a word
+    sqlite3_close(db_);
+    throw ConfigError(
+        fmt::format("{}: cannot be written: the file is read-only; `list`, `check` and `export` "
+                    "still read it",
+                    file.string()));
+  }
   try {
-    Transaction transaction(db_);
+    Transaction transaction(db_, create);
     Statement id(db_, "PRAGMA application_id"), version(db_, "PRAGMA user_version"),
         tables(db_, "SELECT count(*) FROM sqlite_master");
     id.step();
@@ -172,10 +193,15 @@ History::History(const std::filesystem::path& file, bool create) : file_(file) {
   } catch (const RecordError&) {
     sqlite3_close(db_);
     throw;
-  } catch (const Error& problem) {
-    const std::string why = problem.what();
+  } catch (const SqlError& problem) {
     sqlite3_close(db_);
-    throw RecordError(fmt::format("{}: is no history: {}", file.string(), why), kExitUsage);
+    throw RecordError(
+        fmt::format("{}: {}: {}", file.string(),
+                    problem.is_damage() ? "is no history" : "cannot be opened", problem.what()),
+        kExitUsage);
+  } catch (const Error&) {
+    sqlite3_close(db_);
+    throw;
   }
 }
 
@@ -199,7 +225,7 @@ void History::execute(const char* sql) const {
 std::optional<std::int64_t> History::add(const LaunchSet& set) {
   const std::optional<std::int64_t> began = first_begin(set);
   const std::string key = fingerprint(set, began);
-  Transaction transaction(db_);
+  Transaction transaction(db_, true);
   {
     Statement known(db_, "SELECT 1 FROM entries WHERE fingerprint = ?");
     if (known.bind(key).step()) return std::nullopt;

@@ -9,6 +9,7 @@
 #include "harness/contract/error.h"
 #include "harness/contract/scenario.h"
 #include "harness/contract/scenario_fields.h"
+#include "reports/run_clocks.h"
 #include "reports/run_reader.h"
 
 namespace tpjitter {
@@ -104,10 +105,29 @@ std::vector<std::int64_t> block_medians(const Run& run, const ReplayTable& table
   return medians;
 }
 
+bool mixes_phases(const ReplayTable& table) {
+  return std::any_of(table.phase.begin(), table.phase.end(),
+                     [&](std::uint8_t phase) { return phase != table.phase.front(); });
+}
+
+// The values of one launch by phase.
+void add_phases(const ReplayTable& table, SlotRange range, std::size_t m,
+                std::span<const std::int64_t> column, LaunchCase* result) {
+  std::array<std::vector<std::int64_t>, kNumPhases> values;
+  for (std::size_t slot = range.begin; slot < range.end; ++slot) {
+    if (column[slot] != kAbsent) values[table.phase[slot]].push_back(column[slot]);
+  }
+  for (std::size_t phase = 0; phase < values.size(); ++phase) {
+    if (values[phase].empty()) continue;
+    result->phases[phase_name(static_cast<Phase>(phase))][m] = describe(values[phase]);
+  }
+}
+
 void add_case(const Run& run, const RunCase& run_case, std::map<int, LaunchResult>* launches) {
   const ReplayTable table = match_replays(run, run_case.index);
   const Floors floors = compute_floors(run, run_case.index, table);
   const auto ranges = ranges_by_launch(run, table);
+  const bool mixed = mixes_phases(table);
   visit_columns(run, table, floors, [&](std::optional<std::size_t> rank, const auto& columns) {
     if (rank) return;
     for (const auto& [launch, range] : ranges) {
@@ -120,6 +140,9 @@ void add_case(const Run& run, const RunCase& run_case, std::map<int, LaunchResul
         }
         result.metrics[m] = describe(values);
         result.block_p50[m] = block_medians(run, table, range, columns[m]);
+        if (mixed && metrics()[m].scope != MetricScope::kStep) {
+          add_phases(table, range, m, columns[m], &result);
+        }
       }
     }
   });
@@ -229,6 +252,7 @@ LaunchSet read_launches(const std::filesystem::path& run_directory) {
   set.environment = comparable_environment(run.info.environment);
   set.versions = comparable_versions(run.info.versions);
   set.git_revision = run.info.git_revision;
+  set.clock_bound_ns = RunClocks(run.info).gpu_gpu_bound_ns();
   set.rows = run.rows;
   const std::string source = run_directory.string();
   if (run.info.status != "complete") {
@@ -261,6 +285,7 @@ LaunchSet read_launches(const std::filesystem::path& run_directory) {
   for (auto& [index, launch] : launches) {
     launch.source = source;
     launch.launch = index;
+    launch.git_revision = set.git_revision;
     set.launches.push_back(std::move(launch));
   }
   return set;
@@ -295,6 +320,9 @@ void merge(LaunchSet* into, const LaunchSet& more) {
   into->launches.insert(into->launches.end(), more.launches.begin(), more.launches.end());
   into->incomplete.insert(into->incomplete.end(), more.incomplete.begin(), more.incomplete.end());
   into->rows += more.rows;
+  if (more.clock_bound_ns) {
+    into->clock_bound_ns = std::max(into->clock_bound_ns.value_or(0), *more.clock_bound_ns);
+  }
 }
 
 std::vector<std::string> differences(const LaunchSet& base, const LaunchSet& contender,

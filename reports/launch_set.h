@@ -28,6 +28,8 @@ std::optional<double> statistic_of(const Distribution& values, const std::string
 
 struct LaunchCase {
   std::array<Distribution, kNumMetrics> metrics;  // of the case-level maxima
+  // The same by phase, of a case that mixes phases; metrics of a whole step are not in it.
+  std::map<std::string, std::array<Distribution, kNumMetrics>> phases;
   // [metric][block]: p50 of each block of steps, in time order
   std::array<std::vector<std::int64_t>, kNumMetrics> block_p50;
   std::vector<int> positions;  // in the launch's order of (case, repetition), from 0
@@ -42,6 +44,7 @@ struct LaunchControl {
 struct LaunchResult {
   std::string source;  // run directory or baseline file, as given
   int launch = 0;
+  std::string git_revision;              // of the program that measured it
   std::optional<std::int64_t> began_ns;  // CLOCK_REALTIME of the launch's first row
   std::map<std::string, LaunchCase> cases;
   LaunchControl control;
@@ -54,7 +57,8 @@ struct LaunchSet {
   std::map<std::string, Json> case_values;  // by case name: every scenario key, resolved
   Json environment = Json::object();        // what comparability asks for
   Json versions = Json::object();
-  std::string git_revision;
+  std::string git_revision;                    // of the first run
+  std::optional<std::int64_t> clock_bound_ns;  // between GPUs, the largest; nullopt: not aligned
   std::vector<LaunchResult> launches;
   std::vector<std::string> incomplete;  // one line each: what is missing, and from which source
   std::uint64_t rows = 0;

@@ -3,17 +3,26 @@
 # programs, a scenario over several process launches, its report, and the gate if there is a
 # baseline. Runs the host backend where there is no GPU. The exit code is the gate's, or the first
 # failure's; everything that could be written is written before it.
-#   scripts/b200_node.sh OUT [SCENARIO] [BASELINE]
+#   scripts/b200_node.sh [--quick] OUT [SCENARIO] [BASELINE]
+# --quick: 3 launches, short benchmarks, short selftest: does everything run here?
 #   BUILD=build LAUNCHES=10 THRESHOLDS=scripts/ci/thresholds_b200.toml BACKEND=auto
 set -uo pipefail
+quick=0
+if [[ ${1:-} == --quick ]]; then quick=1 && shift; fi
 if [[ $# -lt 1 || $# -gt 3 ]]; then
-  echo "usage: $0 OUT [SCENARIO] [BASELINE]" >&2
+  echo "usage: $0 [--quick] OUT [SCENARIO] [BASELINE]" >&2
   exit 2
 fi
 out="$(realpath -m "$1")" scenario="${2:-scenarios/smoke.toml}"
 baseline="${3:+$(realpath -m "$3")}"
 cd "$(dirname "$0")/.." || exit 2
 bin="${BUILD:-build}/bin" launches="${LAUNCHES:-10}" backend="${BACKEND:-auto}"
+report_rows=10000000 selftest_flags=() bench_flags=()
+read -ra bench_flags <<< "${BENCH_FLAGS:-}"
+if [[ $quick -eq 1 ]]; then
+  launches=3 report_rows=20000 selftest_flags=(--delays 40)
+  bench_flags+=(--benchmark_min_time=0.01)
+fi
 if [[ ! -x $bin/tpjitter ]]; then
   echo "$0: $bin/tpjitter is missing: run scripts/quickstart.sh, or set BUILD" >&2
   exit 2
@@ -31,9 +40,16 @@ step() {  # file, command...: keeps the first exit code that is not 0; 77 is "sk
 }
 
 step doctor.json "$bin/tpjitter" doctor --backend "$backend" --json
-step selftest.json "$bin/tpjitter" selftest --backend "$backend" --json
+step selftest.json "$bin/tpjitter" selftest --backend "$backend" --json --quiet \
+  "${selftest_flags[@]}"
 for bench in "$bin"/bench_*; do
-  step "$(basename "$bench").json" "$bench" --benchmark_format=json ${BENCH_FLAGS:-}
+  name="$(basename "$bench")"
+  if [[ $name == bench_report ]]; then  # times reports over a record that it makes
+    step bench_report.txt "$bench" --rows "$report_rows" --dir "$out/bench_report"
+    rm -rf "$out/bench_report"
+  else
+    step "$name.json" "$bench" --benchmark_format=json "${bench_flags[@]}"
+  fi
 done
 step run.txt "$bin/tpjitter" run "$scenario" --backend "$backend" --launches "$launches" \
   --out "$out/run" --quiet

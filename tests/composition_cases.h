@@ -1,4 +1,5 @@
-// The cases of every composition that tests run: small, with sliding windows and padded rows.
+// The cases of every composition that tests run: small, with sliding windows (but for draft trees)
+// and padded rows.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace tpjitter::test {
 
-inline constexpr const char* kPaths[] = {"aten", "page_table_kernel", "glue_graph", "fused",
-                                         "fused_in_graph"};
+inline constexpr const char* kPaths[] = {"aten",  "page_table_kernel", "glue_graph",
+                                         "fused", "fused_in_graph",    "fused_multi"};
 
 inline CaseConfig small_case(const std::string& composition, const std::string& mode,
                              const std::string& path) {
@@ -20,7 +21,7 @@ inline CaseConfig small_case(const std::string& composition, const std::string& 
   config.mode = mode;
   config.path = path;
   config.seq_lens_sync = true;
-  config.swa = true;
+  config.swa = composition != kTreeComposition;
   config.batch_size = 5;
   config.capture_batch_sizes = {4, 5, 8};
   config.context_tokens = 300;
@@ -28,6 +29,10 @@ inline CaseConfig small_case(const std::string& composition, const std::string& 
   config.hidden_size = 64;
   config.layers = 5;
   config.layer_us = 1;
+  if (composition == kTreeComposition) {
+    config.topk = 4;
+    config.draft_tokens = 8;
+  }
   return config;
 }
 

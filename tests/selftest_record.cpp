@@ -26,6 +26,7 @@ class Generator {
       run_.info.launches[0].order.push_back({c, 0});
       add_case(c, scenario.cases[static_cast<std::size_t>(c)].config);
     }
+    if (truth_.clocks) add_clock_points();
     if (truth_.lie == RecordLie::kRowsSwapped) std::swap(run_.rows[0], run_.rows[1]);
     return std::move(run_);
   }
@@ -72,6 +73,28 @@ class Generator {
     }
   }
 
+  // Messages of 600 ns there and back, at times that hold the whole record.
+  void add_clock_points() {
+    constexpr int kPoints = 16, kExchanges = 8;
+    run_.info.clock["points"] = Json::array();
+    for (int point = 0; point < kPoints; ++point) {
+      Json stamps = Json::array();
+      for (int i = 0; i < kExchanges; ++i) {
+        const std::int64_t at = kStartNs - 1'000'000 +
+                                (now_ - kStartNs + 2'000'000) / (kPoints - 1) * point + i * 2'000;
+        for (const auto& [clock, ns] : {std::pair(0, 0), {1, 600}, {1, 700}, {0, 1'300}}) {
+          stamps.push_back(gpu_clock(at + ns, static_cast<std::size_t>(clock)));
+        }
+      }
+      run_.info.clock["points"].push_back({{"launch", 0},
+                                           {"when", "between"},
+                                           {"a", 0},
+                                           {"b", 1},
+                                           {"made", kExchanges},
+                                           {"exchanges_ns", stamps}});
+    }
+  }
+
   void add_case(int index, const CaseConfig& config) {
     for (std::int64_t step = 0; step < config.steps; ++step) add_step(index, config, step);
   }
@@ -110,6 +133,7 @@ class Generator {
       row.launch_end_ns = at += 2'000 + up_to(truth_.natural_ns);
       on_gpu[r] = at_gpu ? delay : 0;
       begin[r] = at + (host() ? 0 : 2'000 + up_to(kFabricNs));
+      if (step % 11 == 3 && injection.amount_ns > 0 && delay == 0) begin[r] += truth_.slow_start_ns;
     }
     if (config.inject_where == "gpu") {  // the gate: the last one finds the other flags there
       const std::vector<std::int64_t> at_gate = begin;
@@ -166,7 +190,8 @@ class Generator {
 
   const SelftestRecord& truth_;
   std::mt19937_64 random_;
-  std::int64_t now_ = 1'000'000'000;
+  static constexpr std::int64_t kStartNs = 1'000'000'000;
+  std::int64_t now_ = kStartNs;
   std::int64_t sequence_ = 0;
   GeneratedRun run_;
 };

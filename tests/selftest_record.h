@@ -25,6 +25,10 @@ struct SelftestRecord {
   int cpus = 2;
   int delays = 210;
   std::int64_t natural_ns = 3'000;  // each host stage takes up to this longer, by rank and step
+  // With a delay, every eleventh step: the GPU of every rank but the victim starts that much later,
+  // which no stamp of the host shows.
+  std::int64_t slow_start_ns = 0;
+  bool clocks = false;  // of the GPUs, calibrated: for two ranks
   RecordLie lie = RecordLie::kNone;
   std::uint64_t seed = 1;
 };

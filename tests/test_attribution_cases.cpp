@@ -135,6 +135,40 @@ TEST(PublishedCases, AProfilerStartIsAnOutlierAndMovesNoMedian) {
   EXPECT_EQ(worst["migrated"], true);
 }
 
+// Lateness below a flag's flight: both ranks poll, and the difference of their waits is twice it.
+TEST(Lateness, IsItselfWhereBothRanksWaited) {
+  for (const std::int64_t late_ns : {320, 1'280, 40'000}) {  // the flight takes 2.1 us
+    GeneratorConfig config = gpus();
+    config.cases[0].late_stage = LateStage::kDispatch;
+    config.cases[0].late_rank = 1;
+    config.cases[0].late_ns = late_ns;
+    const Json a = case_of(generate_run(config))["attribution"];
+    EXPECT_NEAR(a["lateness_ns"].get<double>(), static_cast<double>(late_ns), 32) << late_ns;
+    EXPECT_NEAR(share(a, "dispatch"), 1, 0.1) << late_ns;
+  }
+}
+
+// What the flight takes longer than the control's floor is no skew, neither of the case nor of the
+// steps that stand out of it.
+TEST(Outliers, HaveTheScaleOfTheExposedSkew) {
+  GeneratorConfig config = gpus();
+  config.cases[0].late_stage = LateStage::kDispatch;
+  config.cases[0].late_rotates = true;
+  config.cases[0].late_ns = 300;
+  config.cases[0].once = {{700, 1, LateStage::kDispatch, 100'000}};
+  const Json quick = case_of(generate_run(config));
+  config.slower_flight_ns = 2'000;
+  const Json slow = case_of(generate_run(config));
+  ASSERT_NEAR(slow["attribution"]["flight_shift_ns"].get<double>(), 2'000, 64);
+  const Json &worst = slow["outliers"][0], &before = quick["outliers"][0];
+  EXPECT_EQ(worst["step"], 700);
+  EXPECT_NEAR(worst["excess_ns"].get<double>(), before["excess_ns"].get<double>(), 64);
+  for (const Json& outlier : slow["outliers"]) {
+    if (outlier["by"] != "excess_wait") continue;
+    EXPECT_GT(outlier["excess_ns"], slow["attribution"]["exposed_ns"]);
+  }
+}
+
 // The launch of the whole-step graph takes the host 700 us a step with the GPU idle; where launches
 // run ahead, the gap between two replays is 5.4 us.
 TEST(PublishedCases, SevenHundredMicrosecondsOfLaunchWithTheGpuIdle) {
@@ -149,6 +183,13 @@ TEST(PublishedCases, SevenHundredMicrosecondsOfLaunchWithTheGpuIdle) {
   EXPECT_LT(a["gpu_idle_ns"], 810'000);
   EXPECT_EQ(a["gpu_idle_stage"], "graph_launch");
   EXPECT_EQ(a["next_experiment"].get<std::string>().find("run with step.loop = \"run_ahead\""), 0u);
+
+  // Behind the gate of a delay on the GPU nobody knows since when the GPU stands idle.
+  GeneratedRun gated = run;
+  gated.info.cases[0].values["inject"] = {{"where", "gpu"}};
+  EXPECT_TRUE(case_of(gated)["attribution"]["gpu_idle_ns"].is_null());
+  gated.info.cases[0].values["inject"] = {{"where", "before_launch"}};
+  EXPECT_EQ(case_of(gated)["attribution"]["gpu_idle_ns"], a["gpu_idle_ns"]);
 
   for (auto& rows : run.rows) {  // the same launches, hidden behind the replay before
     for (std::size_t i = 1; i < rows.size(); ++i)

@@ -349,5 +349,26 @@ TEST(OwnAllReduces, AgreeWithTheCalibrationOrNameIt) {
   EXPECT_FALSE(bad.consistent());
 }
 
+// A block that is long against its launch: a step could hide in it only as far as the offsets may
+// have changed unseen, and not as far as each of them may be off.
+TEST(ClockLine, DoubtsALongIntervalByWhatTheOffsetsMayHaveChanged) {
+  std::vector<ClockOffset> points;
+  for (const std::int64_t ms : {0, 210, 900, 1'230, 1'430, 2'120, 2'470}) {
+    ClockOffset& point = points.emplace_back();
+    point.at_a_ns = ms * 1'000'000;
+    point.offset_ns = 5'000 + ms * 3;  // 3 us a second
+    point.bound_ns = 720;
+    point.round_trip_ns = 1'250;
+  }
+  const ClockLine line = align_points(points);
+  ASSERT_TRUE(line.aligned()) << line.reason;
+  EXPECT_GE(line.bound_ns, 720);  // what the two ways may differ by stays in it
+  EXPECT_LE(line.bound_ns, 720 + 2 * 95 * 690 / 1'220 + 1);
+  for (ClockOffset& point : points) point.round_trip_ns = 0;  // nothing known of the fastest
+  EXPECT_GT(align_points(points).bound_ns, 1'200);
+  for (std::size_t i = 3; i < points.size(); ++i) points[i].offset_ns += 3'000;
+  EXPECT_FALSE(align_points(points).aligned());  // the step is found as before
+}
+
 }  // namespace
 }  // namespace tpjitter

@@ -85,6 +85,7 @@ constexpr LeafId kChild0{LeafKind::kPaged, 1};
 constexpr LeafId kChild1{LeafKind::kPaged, 2};
 constexpr LeafId kKv{LeafKind::kKvIndices, 0};
 constexpr LeafId kLinear{LeafKind::kLinearState, 0};
+constexpr LeafId kTree{LeafKind::kTopk, 0};
 
 struct Forwarding {
   const char* composition;
@@ -105,6 +106,9 @@ const Forwarding kForwardings[] = {
     {"multi_layer", kPaged, 3},
     {"multi_layer_one_graph", kPaged, 1},
     {"frozen_kv", kPaged, 0},
+    {"tree", kTree, 0},
+    {"tree", kTree, 2},
+    {"tree", kPaged, 3},
 };
 
 // In the second step: the first one's tables may still be those of the capture.
@@ -139,6 +143,7 @@ TEST(CompositionFaults, AnOutGraphHookThatIsNotForwardedFailsTheChecksum) {
   for (const Forwarding& at : kForwardings) {
     if (std::string(at.composition) == "multi_layer_one_graph") continue;  // never called
     for (const char* path : {"aten", "page_table_kernel", "glue_graph", "fused"}) {
+      if (!path_exists(small_case(at.composition, "speculative", path), path)) continue;
       expect_caught(at, path, Fault::kNoOutGraph);
     }
   }

@@ -2,6 +2,7 @@
 // out-of-graph rebuilds, the runners' input buffers, and the whole backend.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -29,6 +30,37 @@ class CountedExecution final : public HostExecution {
   void launch_glue_graph(std::int64_t) override { throw std::logic_error("a glue graph"); }
   bool computes() const override { return false; }
 };
+
+TEST(FusedMulti, LaunchesOnceForAllThatTheStepsBeginHasAndOnceForDraftExtend) {
+  for (const char* extend : {"strided", "cumsum"}) {
+    for (const std::int64_t steps : {2, 3, 8}) {
+      CaseConfig config = small_case("single", "speculative", "fused_multi");
+      config.draft_extend = extend;
+      config.draft_steps = steps;
+      const Json operations = path_operations(config);
+      EXPECT_EQ(operations.at("kernel_launches"), 2);
+      EXPECT_EQ(operations.at("calls"), 2);
+      std::vector<int> launches;
+      for (const Json& phase : operations.at("phases")) launches.push_back(phase.at("calls"));
+      std::vector<int> wanted(static_cast<std::size_t>(steps) + 1, 0);
+      wanted.front() = wanted.back() = 1;
+      EXPECT_EQ(launches, wanted);
+    }
+  }
+}
+
+TEST(FusedMulti, IsOfSpeculativeStepsAndOneBackend) {
+  const CaseConfig single = small_case("single", "speculative", "fused");
+  EXPECT_TRUE(path_exists(single, "fused_multi"));
+  EXPECT_FALSE(path_exists(small_case("single", "decode", "fused"), "fused_multi"));
+  EXPECT_EQ(phases_ready_at_begin(step_plan(single)), (std::vector<int>{0, 1, 2}));
+  for (const Composition& composition : compositions()) {
+    if (composition.name == std::string("single")) continue;
+    const CaseConfig other = small_case(composition.name, "speculative", "fused_multi");
+    EXPECT_NE(composition_gap(other).find("built for composition single"), std::string::npos)
+        << composition.name;
+  }
+}
 
 // On the in-graph path: nothing before a replay, and in the graph one kernel for each set of tables,
 // but for draft passes over index lists, of which one kernel fills all.
@@ -210,6 +242,41 @@ TEST(FrozenKv, ServesAllDraftForwardsByOneRebuildAndWritesNoSlot) {
     EXPECT_EQ(forward.metadata.page_table, c.computed.forwards(0)[0].metadata.page_table);
   }
   EXPECT_EQ(path_operations(config).at("kernel_launches"), 2);
+}
+
+// Slots that the sliding layers write, of each phase, in the checksum and not those of an earlier
+// step.
+TEST(PatternB, SlidingLayersWriteTranslatedSlotsThatMustBeOfThisStep) {
+  CaseConfig config = small_case("pattern_b", "speculative", "fused");
+  config.draft_swa = true;
+  config.capture_batch_sizes = {8};
+  HostCase c(config, DeviceModel{}, 2);
+  std::vector<std::vector<std::int64_t>> before(4);
+  for (int step = 0; step < 3; ++step) {
+    const std::int64_t at = c.advance().step;
+    for (int g = 0; g < c.plan.graphs; ++g) {
+      ASSERT_EQ(c.checksum_fault(0, g), "");
+      for (const kernels::GraphForward& forward : c.computed.forwards(g)) {
+        const kernels::DecodeMetadataArgs& m = forward.metadata;
+        ASSERT_EQ(m.swa_out_len, m.num_out_tokens);
+        ASSERT_GT(m.swa_out_len, 0);
+        for (std::int64_t i = 0; i < m.swa_out_len; ++i) {
+          const std::int64_t mapped = c.expected.state().full_to_swa()[m.out_cache_loc[i]];
+          EXPECT_EQ(m.swa_out_cache_loc[i], mapped < 0 ? -1 : mapped);
+        }
+      }
+      // Of the first forward: even layers of a graph slide.
+      const kernels::DecodeMetadataArgs& m = c.computed.forwards(g).front().metadata;
+      const std::vector<std::int64_t> now(m.swa_out_cache_loc, m.swa_out_cache_loc + m.swa_out_len);
+      if (!before[g].empty()) {
+        std::copy(before[g].begin(), before[g].end(), m.swa_out_cache_loc);
+        EXPECT_NE(kernels::reference_graph_checksum(c.computed.forwards(g), c.bodies[g], at),
+                  c.expected.checksum(g))
+            << "graph " << g;
+      }
+      before[g] = now;
+    }
+  }
 }
 
 // One kernel for all draft steps.

@@ -66,9 +66,11 @@ TEST(Barrier, NamesWhoWaitedWhenTheDeadlinePasses) {
   try {
     control.barrier(1, kShort, "before a block");
     FAIL() << "rank 0 never came";
-  } catch (const TimeoutError& error) {
-    EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos);
-    EXPECT_NE(std::string(error.what()).find("before a block"), std::string::npos);
+  } catch (const PeerTimeout& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(text.find("rank 1 waited "), 0u) << text;
+    EXPECT_NE(text.find(" s for rank 0: before a block"), std::string::npos) << text;
+    EXPECT_EQ(error.peer(), 0);
   }
 }
 
@@ -88,13 +90,15 @@ TEST(Barrier, EndsForEverybodyWhenOneRankFails) {
   EXPECT_EQ(stopped, 1);
   EXPECT_EQ(std::string(control.rank(2).error), "CUDA error at step 4");
   EXPECT_EQ(control.rank(2).failed.load(), 1u);
+  EXPECT_EQ(control.rank(2).waited_for, -1);
   EXPECT_THROW(control.barrier(1, kLong, "test"), RunError);
 }
 
 TEST(ControlSegment, KeepsTheFirstErrorAndCutsLongOnes) {
   ControlSegment control = ControlSegment::create(1, 0, 1, "", 1.0);
-  control.fail(0, std::string(5000, 'x'));
+  control.fail(0, std::string(5000, 'x'), 3);
   control.fail(0, "second");
+  EXPECT_EQ(control.rank(0).waited_for, 3);
   EXPECT_EQ(std::string(control.rank(0).error), std::string(sizeof(RankSlot::error) - 1, 'x'));
 }
 

@@ -3,7 +3,10 @@
 
 #include <string>
 
+#include "harness/control.h"
 #include "harness/cuda/cuda_backend.h"
+#include "harness/cuda/host_wait.h"
+#include "tests/allocation_count.h"
 
 namespace tpjitter {
 namespace {
@@ -34,6 +37,16 @@ TEST(CudaSkipReason, NamesWhatACaseAsksTooMuchOf) {
   config.capture_batch_sizes = {4096};
   config.hidden_size = 8192;
   EXPECT_NE(cuda_skip_reason(config, 2).find("67108864 bytes"), std::string::npos);
+}
+
+// It is part of every step. The place in its messages is longer from step 100 on.
+TEST(HostWait, AllocatesNothingHoweverLongItPolls) {
+  ControlSegment control = ControlSegment::create(1, 0, 16, "{}", 1.0);
+  const RankContext context{0, 1, &control};
+  HostWait wait(context, 3'600'000'000'000);
+  const long before = allocation_count();
+  for (std::uint32_t poll = 0; poll < 4 * kPollsPerCheck; ++poll) wait.poll("the result", 123'456);
+  EXPECT_EQ(allocation_count(), before);
 }
 
 }  // namespace

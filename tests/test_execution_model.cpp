@@ -2,6 +2,7 @@
 // are on the modelled device.
 #include <gtest/gtest.h>
 
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -52,6 +53,26 @@ TEST(Coupling, OwnMakesEveryRankWaitForItself) {
   EXPECT_EQ(control.header().told.load(), 0);
 }
 
+TEST(Coupling, ALaunchsPausesDifferByStepAndAreTheSameOnEveryRank) {
+  constexpr std::int64_t kUpToNs = 20'000;
+  ControlSegment control = ControlSegment::create(2, 0, 1, "", 1.0);
+  control.header().step_pause_ns = kUpToNs;
+  WaitingDevice device;
+  std::set<std::int64_t> pauses;
+  for (const int rank : {0, 1}) {
+    Coupling coupling(control, rank);
+    coupling.prepare(CaseConfig{}, kShort);
+    for (std::int64_t step = 0; step < 100; ++step) {
+      EXPECT_LT(coupling.pause_of(step), kUpToNs);
+      pauses.insert(coupling.pause_of(step));
+      const std::int64_t begin_ns = now_ns();
+      coupling.wait_accept(device, step);
+      EXPECT_GE(now_ns() - begin_ns, coupling.pause_of(step));
+    }
+  }
+  EXPECT_EQ(pauses.size(), 100u) << "of both ranks";
+}
+
 TEST(Coupling, ByRank0NobodyGetsAheadOfWhatRank0Tells) {
   constexpr int kRanks = 3, kSteps = 300, kCases = 2;
   ControlSegment control = ControlSegment::create(kRanks, 0, 1, "", 1.0);
@@ -84,10 +105,29 @@ TEST(Coupling, ByRank0TheDeadlineNamesRankStepAndRank0) {
   try {
     coupling.wait_accept(device, 7);
     FAIL() << "nobody told";
-  } catch (const TimeoutError& error) {
+  } catch (const PeerTimeout& error) {
     EXPECT_STREQ(error.what(),
                  "rank 1, step 7: rank 0 did not tell the accept result within 0.1 s");
+    EXPECT_EQ(error.peer(), 0);
   }
+}
+
+// A rank that does not wait for its own result must see that its device has failed all the same.
+TEST(Coupling, ByRank0TheOthersStillReadTheirOwnDevice) {
+  struct FailedDevice {
+    std::int64_t checked = -1;
+    void wait_accept(std::int64_t) { ADD_FAILURE() << "rank 0's affair"; }
+    void check_device(std::int64_t step) {
+      checked = step;
+      throw PeerTimeout("rank 1, step 3: waited 2.0 s on the GPU for rank 2", 2);
+    }
+  };
+  ControlSegment control = ControlSegment::create(3, 0, 1, "", 1.0);
+  Coupling coupling(control, 1);
+  coupling.prepare(by_rank0(), kLong);
+  FailedDevice device;
+  EXPECT_THROW(coupling.wait_accept(device, 3), PeerTimeout);
+  EXPECT_EQ(device.checked, 3);
 }
 
 TEST(Coupling, ByRank0AnAbortEndsTheWait) {

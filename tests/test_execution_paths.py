@@ -101,6 +101,91 @@ class ExecutionPaths(ProgramTest):
                      "shape.capture_batch_sizes=[4, 8]",
                      parts=["shape.capture_batch_sizes", "6 requests", "padded to 8"])
 
+    def test_a_static_bound_below_a_live_length_is_refused(self):
+        self.refused("shape.max_context_tokens=4096", parts=["shape.max_context_tokens", "4096"])
+        # Room for the context, but not for the tokens of a step after it.
+        self.refused("shape.max_context_tokens=8194",
+                     parts=["shape.max_context_tokens", "8194", "no room for the tokens of a step"])
+
+    def test_a_batch_larger_than_every_captured_one_is_refused(self):
+        self.refused("shape.batch_size=17", "shape.capture_batch_sizes=[1, 8]",
+                     parts=["shape.batch_size", "no graph is captured for 17 requests"])
+
+    def test_op_by_op_speculative_steps_without_the_sync_are_refused(self):
+        self.refused("step.mode=speculative", "step.path=aten", "step.seq_lens_sync=false",
+                     parts=["step.seq_lens_sync", "aten in speculative mode"])
+
+    def test_one_launch_for_several_phases_is_refused_where_a_step_has_one(self):
+        self.refused("step.mode=decode", "step.path=fused_multi",
+                     parts=["step.path", "fused_multi", "mode decode has one"])
+
+    def test_one_launch_for_several_phases_rebuilds_a_step_in_two(self):
+        info, rows = self.measure("step.path=fused_multi", "step.mode=speculative",
+                                  "step.draft_swa=true")
+        for case in info["cases"]:
+            counts = [phase["kernel_launches"] for phase in case["operations"]["phases"]]
+            self.assertEqual(counts, [1, 0, 0, 1])
+        for rank_rows in rows:
+            spent = rank_rows["dispatch_end_ns"] - rank_rows["dispatch_begin_ns"]
+            verify = rank_rows["phase"] == 2
+            self.assertLess(numpy.median(spent[verify]), info["model"]["kernel_launch_host_ns"])
+
+    def test_a_path_that_is_not_built_says_how_to_get_it(self):
+        words = ["--set", "step.path=[fused,torch]", "--set", "step.execution=graph"]
+        done = self.tpjitter("plan", self.scenario("execution_paths"), *words)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("torch", done.stdout)
+        self.assertIn("skipped", done.stdout)
+
+    def test_a_profile_without_a_table_is_refused_or_is_in_the_record(self):
+        profile = ["step.op_overhead_ns=python", "step.path=aten", "step.execution=graph"]
+        words = [word for setting in profile for word in ("--set", setting)]
+        done = self.tpjitter("plan", self.scenario("execution_paths"), *words)
+        if done.returncode == 2:  # no table has been measured yet
+            self.assertIn("scripts/calibrate_dispatch.py", done.stderr)
+            return
+        info, rows = self.measure(*profile)
+        operations = info["cases"][0]["operations"]
+        table, calls = operations["dispatch_profile"], operations["calls"]
+        self.assertEqual(table["schema"], "tpjitter.dispatch_profile/1")
+        self.assertIn(table["measured"]["date"],
+                      info["environment"]["dispatch_profiles"]["python"])
+        slow = table.get("rebuild_permille", [1000])[0]
+        least = min(quantiles[0] for quantiles in table["quantiles_ns"].values()) * slow // 1000
+        for rank_rows in rows:
+            spent = rank_rows["dispatch_end_ns"] - rank_rows["dispatch_begin_ns"]
+            self.assertTrue((spent >= calls * least).all())
+        self.assertIn("modelled_dispatch", [warning["code"] for warning in info["warnings"]])
+
+    def test_trees_that_mean_nothing_are_refused(self):
+        tree = ["step.mode=speculative", "step.composition=tree", "shape.swa=false",
+                "step.path=fused"]
+        self.refused("step.topk=4", parts=["step.composition", "single drafts one branch"])
+        self.refused(*tree, parts=["step.composition", "needs step.topk = 2 or more"])
+        self.refused(*tree, "step.topk=8", parts=["whose root has 8 branches"])
+        self.refused(*tree, "step.topk=2", "step.draft_steps=2", "step.draft_tokens=8",
+                     parts=["trees of 7 tokens"])
+        self.refused(*tree, "step.topk=9", parts=["step.topk", "1..8"])
+
+    def test_what_a_tree_has_not_is_skipped_with_the_reason(self):
+        done = self.tpjitter("plan", self.scenario("topk_smoke"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("no page-table kernel", done.stdout)
+        done = self.tpjitter("plan", self.scenario("topk_smoke"), "--set", "shape.swa=true")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no third object for sliding windows", done.stderr)
+
+    def test_trees_run_on_every_path_that_has_them(self):
+        info, rows = self.measure("step.path=[\"aten\", \"glue_graph\", \"fused\", \"fused_in_graph\"]",
+                                  scenario="topk_smoke")
+        self.assertEqual([case["name"] for case in info["cases"]],
+                         ["aten", "glue_graph", "fused", "fused_in_graph"])
+        for rank_rows in rows:
+            for index in range(4):
+                here = rank_rows[rank_rows["case_index"] == index]
+                self.assertEqual(len(here), 40 * 6)  # four draft passes, verify, draft-extend
+                self.assertEqual((here["launch_begin_ns"] > 0).sum(), 40 * 3)
+
     def test_unknown_values_name_the_allowed_ones(self):
         self.refused("step.execution=lazy", parts=["step.execution", "graph", "eager"])
         self.refused("step.coupling=rank1", parts=["step.coupling", "own", "rank0"])

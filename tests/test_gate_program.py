@@ -1,18 +1,34 @@
 """The gate, baselines and history as programs: real runs on the host backend, files and exit
 codes. A pool of single-launch runs stands for both sides, drawn anew for every comparison."""
+import os
 import pathlib
 import random
 import shutil
 import subprocess
 import tempfile
-import unittest
 import xml.etree.ElementTree
 
-from program import SOURCE, ProgramTest, main, strict_json
+import jsonschema
+import numpy
+
+from program import PROGRAM, SOURCE, ProgramTest, main, strict_json
 
 SHORT = ["--set", "sampling.steps=120", "--set", "sampling.warmup_steps=5",
          "--set", "sampling.block_steps=40", "--set", "shape.layers=2", "--set", "body.layer_us=20"]
 POOL = 10
+
+
+def checked(text, schema):
+    document = strict_json(text)
+    jsonschema.validate(document, strict_json((SOURCE / "reports" / schema).read_text()))
+    return document
+
+
+def as_nobody(*words):
+    """Runs the program as a user whom file permissions stop; root is above them."""
+    user = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}
+    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, check=False,
+                          **user)
 
 
 class Gate(ProgramTest):
@@ -44,7 +60,7 @@ class Gate(ProgramTest):
         for _ in range(20):
             pool = draw.sample(self.runs, POOL)
             done = self.gate(pool[:5], pool[5:], "--json")
-            result = strict_json(done.stdout)
+            result = checked(done.stdout, "gate.schema.json")
             self.assertEqual(result["exit_code"], done.returncode)
             codes.append(done.returncode)
         self.assertLessEqual(set(codes), {0, 4}, codes)
@@ -99,6 +115,7 @@ class Gate(ProgramTest):
         from_runs = self.gate(self.runs[5:], self.runs[:5], "--json")
         self.assertEqual(strict_json(from_file.stdout), strict_json(from_runs.stdout))
         whole = baseline.read_text()
+        checked(whole, "baseline.schema.json")
         for text, what in ((whole[:1000], "truncated"), ("", "empty"), ("{}", "no schema"),
                            (whole.replace("baseline/1", "baseline/9", 1), "newer"),
                            (whole.replace('"schema"', '"launch": 1, "launch": 2, "schema"', 1),
@@ -150,35 +167,69 @@ class Gate(ProgramTest):
             self.assertEqual(done.returncode, 0, done.stderr)
         entries = strict_json(self.tpjitter("history", "list", "--db", db, "--json").stdout)
         self.assertEqual(len(entries), POOL)
-        exported = strict_json(self.tpjitter("history", "export", "--db", db).stdout)
-        self.assertEqual(exported["schema"], "tpjitter.history/1")
-        self.assertIn(self.tpjitter("history", "check", "--db", db).returncode, (0, 1))
+        exported = checked(self.tpjitter("history", "export", "--db", db).stdout,
+                           "history.schema.json")
+        self.assertEqual(len(exported["entries"]), POOL)
+        done = self.tpjitter("history", "check", "--db", db, "--json")
+        self.assertIn(done.returncode, (0, 1))
+        document = checked(done.stdout, "history.schema.json")
+        self.assertEqual(document["exit_code"], done.returncode)
         short = self.directory / "short.sqlite"
         self.tpjitter("history", "add", "--db", short, *self.runs[:9])
         self.assertEqual(self.tpjitter("history", "check", "--db", short).returncode, 4)
         self.assertEqual(self.tpjitter("history", "check", "--db", self.directory / "no").returncode,
                          2)
 
+    def test_a_history_that_may_only_be_read_is_read(self):
+        self.directory.chmod(0o755)
+        db = self.directory / "h.sqlite"
+        self.tpjitter("history", "add", "--db", db, *self.runs[:2])
+        db.chmod(0o444)
+        self.directory.chmod(0o555)
+        self.pool.chmod(0o755)
+        if not os.access(PROGRAM, os.X_OK) or as_nobody("--version").returncode != 0:
+            self.skipTest("another user cannot run the program here")
+        for command, code in (("list", 0), ("export", 0), ("check", 4)):
+            done = as_nobody("history", command, "--db", db)
+            self.assertEqual(done.returncode, code, done.stderr)
+        done = as_nobody("history", "add", "--db", db, self.runs[2])
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("cannot be written: the file is read-only", done.stderr)
+        self.directory.chmod(0o755)
 
-class CiExamples(ProgramTest):
-    def test_scripts_are_valid_shell(self):
-        for script in (SOURCE / "scripts" / "b200_node.sh",
-                       SOURCE / "scripts" / "ci" / "slurm_node.sbatch"):
-            done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
-            self.assertEqual(done.returncode, 0, done.stderr)
+    def test_a_run_without_rows_is_nothing_measured(self):
+        empty = self.directory / "empty"
+        shutil.copytree(self.runs[0], empty)
+        for name in ("rank0.phases.npy", "rank1.phases.npy"):
+            rows = numpy.load(empty / name)
+            numpy.save(empty / name, rows[:0])
+        self.assertIn(self.gate([empty], self.runs[:3]).returncode, (2, 6))
 
-    def test_the_commands_of_the_examples_are_known_to_the_program(self):
-        for name in ("github-actions.yml", "gitlab-ci.yml"):
-            text = (SOURCE / "scripts" / "ci" / name).read_text()
-            text = text.replace("\\\n", " ").replace("\n      --", " --")
-            lines = [line.strip() for line in text.splitlines() if "build/bin/tpjitter" in line]
-            self.assertGreaterEqual(len(lines), 2, name)
-            for line in lines:
-                words = line[line.index("build/bin/tpjitter"):].split()[1:]
-                helped = self.tpjitter(words[0], "--help").stdout
-                for word in words:
-                    if word.startswith("--"):
-                        self.assertIn(word, helped, line)
+    def test_a_code_quality_report_is_a_file(self):
+        report = self.directory / "quality.json"
+        done = self.gate(self.runs[:2], self.runs[2:4], "--annotations", "gitlab",
+                         "--annotations-file", report)
+        self.assertEqual(done.returncode, 4, done.stdout)
+        findings = strict_json(report.read_text())
+        self.assertTrue(findings)
+        for finding in findings:
+            self.assertTrue(finding["fingerprint"] and finding["location"]["lines"]["begin"] >= 1)
+            self.assertIn(finding["severity"], ("minor", "critical", "blocker"))
+        self.assertEqual(self.gate(self.runs[:2], self.runs[2:4], "--annotations", "gitlab")
+                         .returncode, 2)
+
+    def test_a_benchmark_program_is_gated_against_itself(self):
+        bench = pathlib.Path(PROGRAM).parent / "bench_launch"
+        if not bench.exists():
+            self.skipTest("built without benchmarks")
+        times = self.directory / "bench.json"
+        with open(times, "w") as out:
+            subprocess.run([bench, "--benchmark_format=json", "--benchmark_repetitions=3",
+                            "--benchmark_min_time=0.01"], stdout=out, check=True)
+        for command in (("gate", times, "--baseline", times), ("compare", times, times)):
+            done = self.tpjitter(*command, "--json")
+            self.assertIn(done.returncode, (0, 4), done.stdout + done.stderr)
+            self.assertTrue(checked(done.stdout, "gate.schema.json")["rows"])
 
 
 if __name__ == "__main__":

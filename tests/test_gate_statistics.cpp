@@ -137,5 +137,19 @@ TEST(Wilson, GivesThePublishedInterval) {
   EXPECT_EQ(wilson_interval(0, 20, 0.95).low, 0);
 }
 
+TEST(GateStatistics, ValuesAgainstAFixedOneAreStudentsTest) {
+  // Mean 3, s = 1.5811, t = 1.4142 with 4 degrees of freedom; t(4) at 97.5 % is 2.7764.
+  const std::vector<double> values{1, 2, 3, 4, 5};
+  const auto result = against_value(values, 2);
+  ASSERT_TRUE(result);
+  EXPECT_DOUBLE_EQ(result->effect, 1);
+  EXPECT_NEAR(result->p_greater, 0.11510, 1e-5);
+  EXPECT_NEAR(result->p_less, 0.88490, 1e-5);
+  EXPECT_NEAR(result->high, 1 + 2.77645 * 0.70711, 1e-4);
+  EXPECT_FALSE(against_value(std::vector<double>{1}, 2));
+  EXPECT_EQ(against_value(std::vector<double>{2, 2, 2}, 2)->p_greater, 1);
+  EXPECT_EQ(against_value(std::vector<double>{3, 3, 3}, 2)->p_greater, 0);
+}
+
 }  // namespace
 }  // namespace tpjitter

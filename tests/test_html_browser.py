@@ -85,21 +85,37 @@ class HtmlInBrowser(program.ProgramTest):
                 url = message["params"]["request"]["url"]
                 self.assertTrue(url.split("#")[0] == page.as_uri() or url.startswith("data:"), url)
 
-    def coloured_pixels(self, canvas):
+    def pixels_of_sets(self, canvas):
+        """Pixels in the colour of each set, within the axes: the legend has these colours too."""
         return self.script("""
-            const c = document.getElementById(arguments[0]);
-            const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
-            let n = 0;
-            for (let i = 0; i < d.length; i += 4)
-              n += d[i + 3] > 200 && Math.max(d[i], d[i+1], d[i+2]) - Math.min(d[i], d[i+1], d[i+2]) > 60;
-            return n;""", canvas)
+            const canvas = document.getElementById(arguments[0]);
+            const chart = Chart.getChart(canvas), area = chart.chartArea;
+            const scale = canvas.width / canvas.clientWidth;
+            const [x, y, w, h] = [area.left, area.top, area.right - area.left,
+                                  area.bottom - area.top].map((v) => Math.round(v * scale));
+            const context = canvas.getContext('2d');
+            const d = context.getImageData(x, y, w, h).data;
+            const rgb = (css) => [1, 3, 5].map((at) => parseInt(css.slice(at, at + 2), 16));
+            const counts = {};
+            for (const set of chart.data.datasets) {
+              const want = rgb(set.borderColor);
+              let n = 0;
+              for (let i = 0; i < d.length; i += 4)
+                n += d[i + 3] > 200 && want.every((v, k) => Math.abs(d[i + k] - v) < 12);
+              counts[set.label] = n;
+            }
+            return counts;""", canvas)
 
     def test_charts_draw_in_both_themes(self):
         page = self.page_of(self.run_directory)
         for theme in ("light", "dark"):
             self.open(page, theme)
-            self.assertGreater(self.coloured_pixels("curve-canvas"), 300)
-            self.assertGreater(self.coloured_pixels("stage-canvas"), 300)
+            curves = self.pixels_of_sets("curve-canvas")
+            self.assertEqual(len(curves), 3)
+            for name, count in curves.items():
+                self.assertGreater(count, 100, name)
+            # A stage may have no share, but the largest fills much of its bar.
+            self.assertGreater(max(self.pixels_of_sets("stage-canvas").values()), 1000)
             paper = self.script("return getComputedStyle(document.body).backgroundColor")
             self.assertEqual(paper == "rgb(255, 255, 255)", theme == "light")
             self.screenshot(theme)
@@ -185,8 +201,8 @@ class HtmlInBrowser(program.ProgramTest):
     def test_a_table_sorts_by_the_column_that_is_clicked(self):
         page = self.page_of(self.run_directory)
         self.open(page)
-        head = self.find_all("#paths table.sortable thead tr:last-child th")[1]
-        column = "#paths table.sortable tbody td:nth-child(2)"
+        head = self.find_all("#paths table.sortable thead tr:last-child th")[2]
+        column = "#paths table.sortable tbody td:nth-child(3)"
 
         def values():
             return [float(cell.text) for cell in self.find_all(column)]

@@ -54,6 +54,7 @@ TEST_F(CheckLayersTest, EachLayerMayUseItsOwn) {
   write("kernels/a.cu", "#include <cub/cub.cuh>\n#include <cstdint>\n#include \"kernels/a.h\"\n");
   write("harness/contract/a.cpp", "#include <fmt/format.h>\n#include <nlohmann/json.hpp>\n");
   write("harness/cuda/a.cpp", "#include <cuda_runtime.h>\n#include <nccl.h>\n");
+  write("harness/torch/a.cpp", "#include <ATen/ATen.h>\n");
   write("harness/host/a.cpp", "#include <sys/mman.h>\n#include \"kernels/a.h\"\n");
   write("harness/main.cpp", "#include \"harness/run.h\"\n#include \"reports/report.h\"\n");
   write("reports/a.cpp", "#include <boost/math/tools/roots.hpp>\n");
@@ -64,7 +65,7 @@ TEST_F(CheckLayersTest, EachLayerMayUseItsOwn) {
 }
 
 TEST_F(CheckLayersTest, EachBrokenRuleIsNamedWithFileAndLine) {
-  const std::array<std::array<const char*, 2>, 14> kBroken = {{
+  const std::array<std::array<const char*, 2>, 16> kBroken = {{
       {"kernels/a.cu", "#include \"harness/contract/error.h\""},
       {"kernels/a.h", "#include <cuda_runtime.h>"},
       {"kernels/a.cpp", "#include <unistd.h>"},
@@ -74,6 +75,8 @@ TEST_F(CheckLayersTest, EachBrokenRuleIsNamedWithFileAndLine) {
       {"harness/run.cpp", "#include \"reports/report.h\""},
       {"harness/host/a.cpp", "  #  include <cuda_runtime.h>"},
       {"harness/run.cpp", "#include <nccl.h>"},
+      {"harness/cuda/a.cpp", "#include <ATen/ATen.h>"},
+      {"kernels/b.cpp", "#include <c10/core/Stream.h>"},
       {"reports/a.cpp", "#include \"harness/run.h\""},
       {"reports/a.cpp", "#include \"kernels/a.h\""},
       {"reports/a.cpp", "#include <cuda/std/span>"},

@@ -88,10 +88,21 @@ class ListOps(ProgramTest):
                          ["name", "kind", "dtype", "shape", "launches", "copies", "syncs"])
         self.assertEqual(lines[-1].split(), ["total,", "31", "calls", "17", "4", "1"])
 
+    def test_several_phases_in_one_launch_count_it_once_in_a_step(self):
+        launches = {phase: self.totals(self.ops("fused_multi", phase)) for phase in PHASES}
+        self.assertEqual(launches["draft_decode"], (1, 1, 0, 0))
+        self.assertEqual(launches["target_verify"], (0, 0, 0, 0))
+        self.assertEqual(launches["draft_extend_strided"], (1, 1, 0, 0))
+
+    def test_pytorchs_own_operations_are_those_of_the_op_by_op_path(self):
+        for phase in PHASES:
+            theirs, ours = self.ops("torch", phase, "--swa"), self.ops("aten", phase, "--swa")
+            self.assertEqual(theirs["ops"], ours["ops"])
+
     def test_a_bad_path_or_phase_names_the_allowed_set(self):
         for words, allowed in (
                 (["--path", "atan", "--phase", "normal_decode"],
-                 ['"atan"', "aten, page_table_kernel, glue_graph, fused, fused_in_graph"]),
+                 ['"atan"', "aten, page_table_kernel, glue_graph, fused, fused_in_graph, fused_multi, torch"]),
                 (["--path", "aten", "--phase", "decode"], ['"decode"', ", ".join(PHASES)]),
                 (["--path", "aten"],
                  ["list ops: --phase is required; allowed: " + ", ".join(PHASES)]),

@@ -6,6 +6,7 @@
 
 #include "kernels/tensor_ops_recording.h"
 #include "kernels/tensor_ops_reference.h"
+#include "tests/engine_cases.h"
 #include "tests/metadata_cases.h"
 
 namespace tpjitter {
@@ -77,8 +78,10 @@ TEST_F(MetadataAten, GivesTheKnownAnswersOnLiveColumns) {
   }
 }
 
-TEST_F(MetadataAten, EqualsItsDescriptionInEveryWordForRandomCases) {
-  for (const MetadataCase& random : test::random_cases()) {
+TEST_F(MetadataAten, EqualsItsDescriptionInEveryWordForRandomAndTheEnginesCases) {
+  std::vector<MetadataCase> cases = test::random_cases();
+  for (MetadataCase& engine : test::engine_cases()) cases.push_back(std::move(engine));
+  for (const MetadataCase& random : cases) {
     SCOPED_TRACE(random.name);
     const MetadataCase c = fit_for_aten(random);
     for (const DecodePhase phase : aten_phases(c)) {

@@ -287,7 +287,7 @@ void rebuild_aten(Runner& runner, const Longs& seq_lens_cpu, std::int64_t mappin
   const Longs strided_indices{0, 4, 8};
   kernels::AtenMetadataArgs args;
   args.metadata = runner.args();
-  args.seq_lens_cpu = seq_lens_cpu.data();
+  args.seq_lens_cpu = seq_lens_cpu.empty() ? nullptr : seq_lens_cpu.data();
   args.strided_indices = strided_indices.data();
   args.pool_rows = kPoolRows;
   args.full_to_swa_len = mapping_length;
@@ -309,6 +309,12 @@ TEST(MetadataFaults, HostLengthsOfAnEarlierStepLeaveStaleColumns) {
   rebuild_aten(late, {6, 8, 3, 1}, kSlots + kPageSize + 1);  // row 1 has a third page by now
   EXPECT_EQ(late.page_table[5], -7);
   EXPECT_NE(late.checksum(), healthy().checksum());
+}
+
+TEST(MetadataFaults, HostLengthsThatAreAbsentAreRefusedByName) {
+  Runner runner;
+  expect_refused([&] { rebuild_aten(runner, {}, kSlots + kPageSize + 1); },
+                 "max: the host tensor is absent");
 }
 
 TEST(MetadataFaults, ACounterBufferIsSizedForThePaddingRowAndAllDraftTokens) {

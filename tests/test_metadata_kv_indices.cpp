@@ -81,6 +81,26 @@ TEST_F(MetadataKvIndices, ASlidingWindowKeepsTheLastTokensAndTranslatesThem) {
   EXPECT_EQ(qo_indptr_, Ints(5, P));
 }
 
+TEST_F(MetadataKvIndices, AWindowsFillTranslatesTheSlotsThatSlidingLayersWrite) {
+  std::vector<std::int64_t> full_to_swa(40);
+  for (std::size_t i = 0; i < full_to_swa.size(); ++i) full_to_swa[i] = 100 + static_cast<int>(i);
+  full_to_swa[7] = -1;
+  const std::vector<std::int64_t> locations = {32, -1, 7};
+  std::vector<std::int64_t> swa_locations(5, 9);
+  KvIndicesArgs args = with_sliding_window(decode_fill(), 1, full_to_swa.data(), wrapper());
+  args.swa_out = {.out_cache_loc = locations.data(),
+                  .swa_out_cache_loc = swa_locations.data(),
+                  .num_locations = 3,
+                  .length = 4};
+  reference_kv_indices(args);
+  EXPECT_EQ(swa_locations, (std::vector<std::int64_t>{132, -1, -1, 0, 9}));
+  args.swa_out.num_locations = 5;
+  EXPECT_THROW(reference_kv_indices(args), std::invalid_argument) << "more than there is room for";
+  args.swa_out.num_locations = 3;
+  args.full_to_swa = nullptr;
+  EXPECT_THROW(reference_kv_indices(args), std::invalid_argument) << "no mapping";
+}
+
 TEST_F(MetadataKvIndices, VerifyAddsItsDraftTokensToLengthsAndQueries) {
   reference_kv_indices(fill(DecodePhase::kTargetVerify, 3, 0));
   EXPECT_EQ(kv_indptr_, (Ints{0, 6, 9, 17, P}));

@@ -1,6 +1,7 @@
 """noise.kind: other work beside the ranks runs during its cases, is recorded, and moves figures."""
 import os
 import signal
+import time
 import unittest
 
 import numpy
@@ -74,7 +75,10 @@ class Noise(ProgramTest):
             os.sched_yield()
         launcher.kill()
         launcher.communicate()
+        # Killed at any moment of its child's life, before its first instruction too.
+        give_up = time.monotonic() + LIMIT_S
         while os.path.exists(f"/proc/{noise}"):
+            self.assertLess(time.monotonic(), give_up, "the noise outlived its launcher")
             os.sched_yield()
 
 

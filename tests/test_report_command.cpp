@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "harness/contract/error.h"
@@ -72,6 +73,41 @@ TEST(ReportCommand, ADirectoryOfRunsStandsForAllOfThem) {
   const Json documents = parse_strict_json(out.str(), "summaries");
   ASSERT_EQ(documents.size(), 2u);
   EXPECT_EQ(documents[0]["scenario"]["name"], "a");
+}
+
+// Formats that are rendered without a summary judge the record as those that need one.
+TEST(ReportCommand, EveryFormatEndsWithTheSameCode) {
+  const auto codes_of = [](GeneratedRun run) {
+    const RunDirectory directory(std::move(run));
+    std::set<int> codes;
+    ReportOptions replays;
+    replays.replays = true;
+    std::ostringstream out;
+    for (const Exporter& exporter : exporters()) {
+      codes.insert(report({directory.path()}, exporter.format, out));
+    }
+    codes.insert(report({directory.path()}, "csv", out, replays));
+    return codes;
+  };
+  const GeneratedRun whole = generate_run({});
+  EXPECT_EQ(codes_of(whole), std::set<int>{kExitPass});
+  GeneratedRun gap = whole;
+  gap.rows[1].erase(gap.rows[1].begin() + 5);
+  EXPECT_EQ(codes_of(gap), std::set<int>{kExitRunFailed});
+  GeneratedRun doubled = whole;
+  for (auto& rows : doubled.rows) rows.push_back(rows.back());
+  EXPECT_EQ(codes_of(doubled), std::set<int>{kExitRunFailed});
+  GeneratedRun wrong = whole;
+  wrong.info.cases[0].checksum_failures = 1;
+  EXPECT_EQ(codes_of(wrong), std::set<int>{kExitRunFailed});
+  GeneratedRun no_rows_of_a_case = whole;
+  no_rows_of_a_case.info.cases.push_back(whole.info.cases[0]);
+  no_rows_of_a_case.info.cases[1].index = 1;
+  no_rows_of_a_case.info.cases[1].name = "never run";
+  EXPECT_EQ(codes_of(no_rows_of_a_case), std::set<int>{kExitRunFailed});
+  GeneratedRun empty = whole;
+  for (auto& rows : empty.rows) rows.clear();
+  EXPECT_EQ(codes_of(empty), std::set<int>{kExitNothingMeasured});
 }
 
 TEST(RecordDocument, NamesEveryFieldAndKey) {

@@ -71,6 +71,21 @@ GeneratorConfig late_dispatch() {
   return config;
 }
 
+TEST(ReportCsv, RunsOfTheSameNameAreToldApart) {
+  const RunDirectory a(late_dispatch()), b(late_dispatch());
+  for (const bool replays : {false, true}) {
+    ReportOptions options;
+    options.replays = replays;
+    std::ostringstream out;
+    report({a.path(), b.path()}, "csv", out, options);
+    std::map<std::string, std::size_t> lines;
+    for (const Line& line : parse_csv(out.str())) ++lines[line[0]];
+    EXPECT_EQ(lines.size(), 3u);  // with the heads
+    EXPECT_GT(lines["generated (1)"], 10u);
+    EXPECT_EQ(lines["generated (1)"], lines["generated (2)"]);
+  }
+}
+
 TEST(ReportCsv, HasTheFiguresOfTheSummary) {
   GeneratorConfig config = late_dispatch();
   config.noise_ns = 800;

@@ -271,6 +271,13 @@ TEST(ReportFormats, OverheadAndLoadAverageAreReadableLines) {
         << text;
     EXPECT_NE(text.find("environment: cpus 4, load_average_1min 1.3\n"), std::string::npos);
   }
+  // Of a step, once the record says what recording all of one costs.
+  const Json summary = directory.summary().document;
+  const auto step_ns = summary["cases"][0]["metrics"]["step_ns"]["p50"].get<double>();
+  run.info.overhead["ranks"][1]["recording_ns"] = step_ns / 100;
+  std::string text = rendered(RunDirectory(run).path(), "md");
+  std::erase(text, '\\');
+  EXPECT_NE(text.find(" ns, 1 % of a step (largest over ranks)"), std::string::npos) << text;
 }
 
 TEST(ReportFormats, AReasonThatEveryCaseSharesIsSaidOnce) {
@@ -296,6 +303,33 @@ TEST(ReportFormats, AReasonThatEveryCaseSharesIsSaidOnce) {
   EXPECT_EQ(count(text, "in every case"), 0u);
   EXPECT_EQ(count(text, "p99 needs 1000 samples, there are 36 to 38 (all metrics)"), 1u);
   EXPECT_EQ(count(text, "p50 needs 20 samples, there are 10 to 11 (all metrics)"), 1u);
+}
+
+TEST(ReportFormats, MarkdownFitsACommentWhateverTheRun) {
+  GeneratorConfig config;
+  config.world_size = 16;
+  config.steps = 25;
+  config.cases.assign(40, GeneratedCase{});
+  for (std::size_t i = 0; i < config.cases.size(); ++i) {
+    config.cases[i].name = "aten/bs" + std::to_string(i);
+  }
+  const RunDirectory directory(config);
+  const std::string text = rendered(directory.path(), "md");
+  EXPECT_LE(text.size(), 60'000u);
+  EXPECT_GT(text.size(), 40'000u);  // what fits is there
+  EXPECT_NE(text.find("<details><summary>aten/bs0</summary>"), std::string::npos);
+  EXPECT_NE(text.find(" of 40 cases are left out"), std::string::npos);
+  EXPECT_NE(text.find("How it was measured"), std::string::npos);
+  const auto count = [&](const std::string& word) {
+    std::size_t n = 0;
+    for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
+      ++n;
+    return n;
+  };
+  EXPECT_EQ(count("<details>"), count("</details>"));
+  std::ostringstream two;
+  report({directory.path(), directory.path()}, "md", two);
+  EXPECT_LE(two.str().size(), 60'100u);
 }
 
 TEST(ReportFormats, NamesCannotBreakOutOfMarkdown) {

@@ -36,7 +36,7 @@ Json data_of(const std::string& page) {
 // A path whose ranks wait and one whose ranks do not.
 GeneratorConfig two_paths() {
   GeneratorConfig config;
-  config.steps = 120;
+  config.steps = 240;
   config.block_steps = 40;
   config.noise_ns = 500;
   config.cases[0].name = "good";
@@ -74,6 +74,41 @@ TEST(ReportHtml, TheVerdictNamesTheBestTheWorstTheRankAndTheStage) {
   EXPECT_NE(verdict.find("bad the most"), std::string::npos);
   EXPECT_NE(verdict.find("rank 1 is last in 100% of its replays"), std::string::npos);
   EXPECT_NE(verdict.find("100% of the lateness lies in dispatch"), std::string::npos);
+}
+
+TEST(ReportHtml, TheVerdictNamesEveryCaseThatIsTied) {
+  const auto sentence = [](const std::vector<std::int64_t>& late) {
+    GeneratorConfig config = two_paths();
+    config.noise_ns = 0;
+    config.cases.clear();
+    for (std::size_t i = 0; i < late.size(); ++i) {
+      GeneratedCase& c = config.cases.emplace_back();
+      c.name = "case" + std::to_string(i);
+      c.late_stage = LateStage::kDispatch;
+      c.late_ns = late[i];
+    }
+    return make_verdict(RunDirectory(config).summary().document, {}).sentence;
+  };
+  EXPECT_TRUE(sentence({9'000, 9'000}).starts_with("The 2 cases are tied: the excess wait"))
+      << sentence({9'000, 9'000});
+  EXPECT_NE(sentence({9'000, 40'000, 9'000}).find("case0 and case2 have the least"),
+            std::string::npos)
+      << sentence({9'000, 40'000, 9'000});
+  // 40.000 and 40.002 us are printed as the same.
+  const std::string most = sentence({40'002, 9'000, 40'000});
+  EXPECT_NE(most.find("case1 has the least"), std::string::npos) << most;
+  EXPECT_NE(most.find("case2 and case0 the most"), std::string::npos) << most;
+  EXPECT_NE(most.find("in case0 rank 0 is last in 100%"), std::string::npos) << most;
+}
+
+TEST(ReportHtml, TooFewGroupsGiveNoIntervalButTheReason) {
+  GeneratorConfig config = two_paths();
+  config.launches = 2;
+  const RunDirectory directory(config);
+  const std::string page = page_of({directory.path()});
+  const std::string reason = "no interval: one of 90% needs 5 launches, there are 2";
+  EXPECT_NE(between(page, "<p>How sure: ", "</p>").find(reason), std::string::npos);
+  EXPECT_NE(between(page, "<section id=\"paths\"", "</section>").find(reason), std::string::npos);
 }
 
 TEST(ReportHtml, CertaintySaysWhatTheRecordAllows) {
@@ -167,17 +202,18 @@ TEST(ReportHtml, APageIsMadeOfWhateverIsThere) {
 }
 
 TEST(MedianInterval, HoldsTheMedianAsOftenAsItSays) {
-  EXPECT_FALSE(median_interval({5}, false).low_ns);
-  const MedianInterval two = median_interval({9, 4}, true);
-  EXPECT_EQ(two.low_ns, 4);
-  EXPECT_EQ(two.high_ns, 9);
-  EXPECT_DOUBLE_EQ(two.coverage, 0.5);
+  // From four the extremes hold it with 7/8: too little to print.
+  EXPECT_FALSE(median_interval({9, 4, 1, 2}, true).low_ns);
+  const MedianInterval five = median_interval({9, 4, 6, 5, 8}, true);
+  EXPECT_EQ(five.low_ns, 4);
+  EXPECT_EQ(five.high_ns, 9);
+  EXPECT_DOUBLE_EQ(five.coverage, 1 - 2.0 / 32);
   // Ten launches: the second to the ninth cover 1 - 2 (1 + 10) / 1024.
   const MedianInterval ten = median_interval({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, true);
   EXPECT_EQ(ten.low_ns, 2);
   EXPECT_EQ(ten.high_ns, 9);
   EXPECT_DOUBLE_EQ(ten.coverage, 1 - 22.0 / 1024);
-  for (int n = 2; n < 400; ++n) {
+  for (int n = 5; n < 400; ++n) {
     std::vector<std::int64_t> values;
     for (int i = 0; i < n; ++i) values.push_back(i);
     const MedianInterval interval = median_interval(values, false);

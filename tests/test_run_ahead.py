@@ -1,33 +1,44 @@
 """Loops on the host backend: what running ahead hides, and which replays are left out of figures.
 
 Figures are compared with each other and with the injected delay, never with a clock."""
+import pathlib
+import shutil
+import tempfile
 import unittest
 
 import numpy
 
 from program import ProgramTest, main, strict_json
 
-DELAY_US = 2000
+# Long against what the scheduler of a machine that others use takes away: three replays of the
+# device, 96 ms, are the most that a host may come late and still be ahead.
+DELAY_US, LAYER_US = 8000, 4000
 FIRST_AFTER_WARMUP, FIRST_OF_BLOCK = 2, 4
 BLOCKS, BLOCK_STEPS = 3, 20
 
 
 class RunAhead(ProgramTest):
-    def setUp(self):
-        super().setUp()
-        self.run_directory = self.directory / "D"
+    @classmethod
+    def setUpClass(cls):
+        cls.place = pathlib.Path(tempfile.mkdtemp(prefix="tpjitter-test-"))
+        cls.run_directory = cls.place / "D"
+        helper = cls()
         # A step of the device is four times the delay, so that running ahead can hide it.
-        done = self.tpjitter(
-            "run", self.scenario(), "--out", self.run_directory, "--set", 'step.path="fused"',
+        done = helper.tpjitter(
+            "run", helper.scenario(), "--out", cls.run_directory, "--set", 'step.path="fused"',
             "--set", 'step.loop=["coupled","run_ahead"]', "--set", "step.run_ahead_depth=3",
             "--set", "inject.where=before_dispatch", "--set", "inject.victim=1",
             "--set", f"inject.delay_us={DELAY_US}", "--set", "inject.every_steps=1",
             "--set", f"sampling.steps={BLOCKS * BLOCK_STEPS}", "--set", "sampling.warmup_steps=10",
-            "--set", f"sampling.block_steps={BLOCK_STEPS}", "--set", "body.layer_us=1000")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        report = self.tpjitter("report", self.run_directory, "--format", "json")
-        self.summary = strict_json(report.stdout)
-        self.rows = [numpy.load(self.run_directory / f"rank{k}.phases.npy") for k in (0, 1)]
+            "--set", f"sampling.block_steps={BLOCK_STEPS}", "--set", f"body.layer_us={LAYER_US}")
+        helper.assertEqual(done.returncode, 0, done.stderr)
+        report = helper.tpjitter("report", cls.run_directory, "--format", "json")
+        cls.summary = strict_json(report.stdout)
+        cls.rows = [numpy.load(cls.run_directory / f"rank{k}.phases.npy") for k in (0, 1)]
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.place, ignore_errors=True)
 
     def case(self, loop):
         index, found = next((i, c) for i, c in enumerate(self.summary["cases"])
@@ -58,7 +69,7 @@ class RunAhead(ProgramTest):
             launched = late["launch_end_ns"][1:]
             hidden[loop] = (launched[same_block] < before[same_block]).mean()
             idle[loop] = numpy.median((late["gpu_begin_ns"][1:] - before)[same_block])
-        self.assertGreater(hidden["run_ahead"], 0.5)
+        self.assertGreater(hidden["run_ahead"], 0.9)
         self.assertEqual(hidden["coupled"], 0)  # its accept comes with the end of the replay
         self.assertLess(idle["run_ahead"], idle["coupled"])
 

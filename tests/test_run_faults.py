@@ -10,7 +10,7 @@ import unittest
 
 import numpy
 
-from program import DEADLINE_SCALE, ProgramTest, main, strict_json
+from program import DEADLINE_SCALE, PROGRAM, ProgramTest, main, strict_json
 
 LONG = ["--set", "sampling.steps=100000", "--set", "sampling.block_steps=50",
         "--set", "body.layer_us=20", "--set", "shape.layers=4", "--case", "fused"]
@@ -90,8 +90,34 @@ class Faults(ProgramTest):
         run, launcher = self.start_and_wait_for_rows()
         os.kill(rank_processes(launcher)[1], signal.SIGSTOP)
         _, err = self.finish(launcher)
-        self.check_incomplete(run, launcher, err)
-        self.assertRegex(err, r"rank 1")
+        info, _ = self.check_incomplete(run, launcher, err)
+        self.assertRegex(err, r"rank 1 is stopped \(signal STOP\) at .* stage ")
+        # Rank 0 has only waited for it.
+        self.assertEqual([r["status"] for r in info["ranks"]], ["stopped", "hung"], err)
+
+    def test_a_late_rank_is_named_and_not_who_waited_for_it(self):
+        run = self.directory / "D"
+        # Held before its first launch for longer than the other may wait: 0.8 s.
+        done = subprocess.run(
+            [PROGRAM, "run", str(self.scenario()), *LONG, "--out", str(run), "--backend", "host",
+             "--deadline-scale", "0.4", "--set", "inject.where=before_launch",
+             "--set", "inject.victim=1", "--set", "inject.every_steps=1",
+             "--set", "inject.delay_us=1000000"],
+            capture_output=True, text=True, timeout=4 * LIMIT_S, check=False)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertRegex(done.stderr, r"rank 1 was waited for in vain at .* stage ")
+        self.assertRegex(done.stderr, r"rank 0: the first all-reduce .* waited 800 ms for rank 1")
+        ends = [rank["status"] for rank in self.run_info(run)["ranks"]]
+        self.assertEqual(ends, ["stopped", "hung"], done.stderr)
+
+    def test_a_child_whose_parent_is_another_one_ends_at_once(self):
+        # As one does whose launcher died before the child could ask to die with it.
+        for words in (["rank", "--rank", "0"], ["noise"]):
+            done = subprocess.run([PROGRAM, *words, "--control-fd", "0", "--parent",
+                                   str(os.getppid())], stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            self.assertEqual(done.returncode, 3, words)
+            self.assertEqual(done.stderr, "", words)  # it has looked at nothing
 
     def test_ctrl_c_keeps_what_was_measured(self):
         run, launcher = self.start_and_wait_for_rows()

@@ -168,20 +168,24 @@ class SpeculativeRun(ProgramTest):
         run, summary = self.run_cases()
         self.assertEqual(summary["status"], "complete")
         cases = self.run_info(run)["cases"]
-        self.assertEqual(len(cases), 5 * 8 * 2)
+        self.assertEqual(len(cases), 6 * 8 * 2)
         skipped = {c["name"] for c in cases if c["skip_reason"]}
         self.assertEqual(skipped, {c["name"] for c in cases
                                    if c["name"].endswith("/extend_cumsum")
-                                   and c["name"].split("/")[1] in self.STRIDED_ONLY})
+                                   and c["name"].split("/")[1] in self.STRIDED_ONLY
+                                   or c["name"].startswith("fused_multi/")
+                                   and c["name"].split("/")[1] != "single"})
         for case in cases:
             if case["name"] in skipped:
-                self.assertIn("draft_extend", case["skip_reason"].replace("draft-extend", "draft_extend"))
+                reason = case["skip_reason"].replace("draft-extend", "draft_extend")
+                self.assertIn("built for composition single" if "fused_multi" in case["name"]
+                              else "draft_extend", reason)
                 continue
             self.assertTrue(case["bit_equal"], case["name"])
             self.assertEqual(case["steps_checked"], 2 * 65)
             self.assertEqual(case["checksum_failures"], 0)
         measured = [c for c in summary["cases"] if c["name"] not in skipped]
-        self.assertEqual(len(measured), 5 * (8 * 2 - 5))
+        self.assertEqual(len(measured), 5 * (8 * 2 - 5) + 2)
         for case in measured:
             extend = "draft_extend_cumsum" if "cumsum" in case["name"] else "draft_extend_strided"
             phases = self.PHASES.get(case["name"].split("/")[1],
@@ -218,7 +222,8 @@ class SpeculativeRun(ProgramTest):
         self.assertEqual(operations["kernel_launches"], sum(p[2] for p in self.ATEN))
 
     def test_a_mode_that_a_composition_has_not_is_refused(self):
-        for composition in ("hybrid", "multi_layer", "multi_layer_one_graph", "frozen_kv"):
+        for composition in ("hybrid", "multi_layer", "multi_layer_one_graph", "frozen_kv",
+                            "tree"):
             done = self.tpjitter("plan", self.scenario(), "--set", f"step.composition={composition}")
             self.assertEqual(done.returncode, 2)
             self.assertIn("step.composition", done.stderr)
@@ -229,10 +234,11 @@ class SpeculativeRun(ProgramTest):
         modes = {entry["name"]: entry["modes"] for entry in listing}
         self.assertEqual(modes["single"], ["decode", "speculative"])
         self.assertEqual(modes["frozen_kv"], ["speculative"])
-        self.assertEqual(len(modes), 8)
+        self.assertEqual(modes["tree"], ["speculative"])
+        self.assertEqual(len(modes), 9)
         for entry in listing:
             self.assertEqual(set(entry), {"name", "summary", "source", "modes"})
-        self.assertEqual(self.tpjitter("list", "compositions").stdout.count("\n"), 8)
+        self.assertEqual(self.tpjitter("list", "compositions").stdout.count("\n"), 9)
 
     def test_op_by_op_without_the_sync_is_refused_before_anything_is_written(self):
         done = self.tpjitter("run", self.scenario("spec_decode_smoke"), "--out",

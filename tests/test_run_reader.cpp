@@ -380,6 +380,8 @@ TEST(RunReader, ForeignAndDamagedDirectoriesAreErrorsWithTheirExitCode) {
   std::ofstream(empty.path() / "run.json") << "{\"schema\": \"tpjitter.run/1\", ";
   EXPECT_EQ(exit_code(), kExitRunFailed);
   std::ofstream(empty.path() / "run.json") << "{\"schema\": \"tpjitter.run/99\"}";
+  EXPECT_EQ(exit_code(), kExitRunFailed);
+  std::ofstream(empty.path() / "run.json") << "{\"schema\": \"somebody.run/1\"}";
   EXPECT_EQ(exit_code(), kExitUsage);
 }
 

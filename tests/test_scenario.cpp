@@ -139,6 +139,19 @@ TEST_F(ScenarioTest, LabelsSayWhatAValueIs) {
               ElementsAre("columns_all", "columns_live"));
 }
 
+TEST_F(ScenarioTest, CallOverheadIsANumberOrTheNameOfAProfileAndBothMakeAnAxis) {
+  const Scenario scenario = load("[step]\nop_overhead_ns = [250, \"python\", \"libtorch\"]\n");
+  EXPECT_THAT(case_names(scenario), ElementsAre("op_ns250", "python", "libtorch"));
+  EXPECT_EQ(scenario.cases[0].config.op_overhead_ns, OpOverhead(std::int64_t{250}));
+  EXPECT_EQ(scenario.cases[1].config.op_overhead_ns, OpOverhead("python"));
+  for (const Scenario::Case& c : scenario.cases) {
+    const Json values = case_to_json(c.config);
+    EXPECT_EQ(case_from_json(values), c.config);
+  }
+  EXPECT_EQ(case_to_json(scenario.cases[0].config)["step"]["op_overhead_ns"], 250);
+  EXPECT_EQ(case_to_json(scenario.cases[1].config)["step"]["op_overhead_ns"], "python");
+}
+
 TEST_F(ScenarioTest, AListOfCapturedBatchSizesIsNoAxis) {
   const Scenario scenario = load("[shape]\ncapture_batch_sizes = [4, 8, 16]\n");
   EXPECT_THAT(case_names(scenario), ElementsAre("fused"));
@@ -177,6 +190,10 @@ TEST_F(ScenarioTest, TheLastOfTwoSettingsOfAKeyCounts) {
 FieldValue random_value(const ScenarioField& field, std::mt19937_64& random) {
   const FieldValue now = get_field(field, CaseConfig{});
   if (std::holds_alternative<bool>(now)) return random() % 2 == 0;
+  if (const auto* either = std::get_if<IntegerOrName>(&field.limits)) {
+    if (random() % 2 == 0) return std::string(either->names.values[random() % 2]);
+    return static_cast<std::int64_t>(random() % (either->integer.max + 1));
+  }
   if (std::holds_alternative<std::string>(now)) {
     const Choices& choices = std::get<Choices>(field.limits);
     std::size_t n = 0;

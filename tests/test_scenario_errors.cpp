@@ -128,12 +128,23 @@ TEST_F(ScenarioErrorsTest, AWordOutsideTheAllowedSetIsNamedWithTheSet) {
   EXPECT_EQ(
       error_in("[step]\npath = \"fuzed\"\n"),
       "4:8: key `step.path`: \"fuzed\" is not one of them (did you mean \"fused\"?); allowed: "
-      "aten, page_table_kernel, glue_graph, fused, fused_in_graph");
+      "aten, page_table_kernel, glue_graph, fused, fused_in_graph, fused_multi, torch");
   EXPECT_THAT(error_in("[body]\nall_reduce = \"two_trees\"\n"),
               HasSubstr("allowed: one_shot_pull, one_shot_push, two_shot, auto, nccl"));
   EXPECT_THAT(error_in("[body]\nfills = \"bake\"\n"),
               HasSubstr("(did you mean \"baked\"?); allowed: persistent, baked"));
   EXPECT_THAT(error_in("[step]\nmode = \"\"\n"), HasSubstr("allowed: decode"));
+}
+
+TEST_F(ScenarioErrorsTest, ACallOverheadThatIsNeitherNumberNorProfileIsNamedWithBoth) {
+  const char* allowed = "; allowed: 0..1000000 ns, libtorch, python";
+  EXPECT_THAT(
+      error_in("[step]\nop_overhead_ns = \"pyhton\"\n"),
+      HasSubstr(std::string("\"pyhton\" is not one of them (did you mean \"python\"?)") + allowed));
+  EXPECT_THAT(error_in("[step]\nop_overhead_ns = -1\n"),
+              HasSubstr(std::string("-1 is out of range") + allowed));
+  EXPECT_THAT(error_in("[step]\nop_overhead_ns = 1.5\n"),
+              HasSubstr(std::string("where an integer or name belongs") + allowed));
 }
 
 TEST_F(ScenarioErrorsTest, AnAxisNamesTheValueThatIsWrong) {

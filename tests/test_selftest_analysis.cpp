@@ -100,6 +100,36 @@ TEST(SelftestOfAnHonestRecord, DoesNotJudgeTheLaggardBelowTheStepsOwnSkew) {
   }
 }
 
+// A GPU that now and then starts late makes another rank than the victim the last one. The host's
+// stamps do not show it; the calibrated clocks do, and such a replay proves nothing about laggards.
+TEST(SelftestOfAnHonestRecord, LeavesOutReplaysWhoseVictimTheClocksDoNotShowAsTheLast) {
+  SelftestRecord truth;
+  truth.backend = "cuda";
+  truth.natural_ns = 100;
+  truth.slow_start_ns = 9'000;
+  const Json without = judged(truth);
+  EXPECT_FALSE(without["pass"].get<bool>());
+  EXPECT_NE(failures(without).find("before_launch 5000: laggard right in 9"), std::string::npos)
+      << failures(without);
+  truth.clocks = true;
+  const Json document = judged(truth);
+  EXPECT_TRUE(document["pass"].get<bool>()) << failures(document);
+  for (const Json& row : rows_of(document, "before_launch", 5'000)) {
+    EXPECT_NEAR(row["not_last"].get<double>(), 19, 2) << row.dump();  // of 210
+    EXPECT_GT(row["judged"], 150);
+    EXPECT_EQ(row["laggard_right"], 1.0);
+  }
+  for (const Json& row : rows_of(document, "before_launch", 50'000)) EXPECT_EQ(row["not_last"], 0);
+  // A fixed victim never waits for the others: only calibrated clocks tell its delay on the GPU.
+  for (const Json& row : rows_of(document, "gpu", 250'000)) {
+    EXPECT_LE(row["error_ns"]["p50"], 250) << row.dump();
+    EXPECT_LE(row["arrival_gap_error_ns"]["p95"], 250) << row.dump();
+  }
+  for (const Json& row : rows_of(without, "gpu", 250'000)) {
+    EXPECT_EQ(row["error_ns"]["p50"].is_null(), row["pattern"] == "fixed");
+  }
+}
+
 struct Lie {
   RecordLie lie;
   const char* name;

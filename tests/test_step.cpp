@@ -137,7 +137,8 @@ TEST_P(TimedLoop, AllocatesNothingEagerlyAndAheadOfTheSchedulersStream) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, TimedLoop,
-                         testing::Values("aten", "glue_graph", "fused", "fused_in_graph"));
+                         testing::Values("aten", "glue_graph", "fused", "fused_in_graph",
+                                         "fused_multi"));
 
 }  // namespace
 }  // namespace tpjitter

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "harness/contract/error.h"
+#include "harness/contract/phase_row.h"
 #include "harness/contract/scenario_fields.h"
 
 // See scenario_toml.cpp.
@@ -118,6 +119,14 @@ bool is_date(const std::string& text) {
              .ok();
 }
 
+std::vector<std::string> phase_names() {
+  std::vector<std::string> names{"*"};
+  for (int phase = 0; phase < kNumPhases; ++phase) {
+    names.emplace_back(phase_name(static_cast<Phase>(phase)));
+  }
+  return names;
+}
+
 ThresholdRule read_rule(Entry entry, const std::vector<std::string>& metrics) {
   ThresholdRule rule;
   rule.place = entry.place();
@@ -125,6 +134,7 @@ ThresholdRule read_rule(Entry entry, const std::vector<std::string>& metrics) {
   rule.statistic =
       entry.choice("statistic", {kStatisticNames.begin(), kStatisticNames.end()}, rule.statistic);
   rule.cases = entry.text("cases").value_or(rule.cases);
+  rule.phase = entry.choice("phase", phase_names(), std::string());
   rule.lower_is_better = entry.choice("direction", {"lower_is_better", "higher_is_better"},
                                       "lower_is_better") == "lower_is_better";
   const std::optional<double> relative = entry.number("relative_limit");
@@ -275,6 +285,7 @@ std::string thresholds_text(const Thresholds& thresholds, const std::string& com
     out << "\n[[rule]]\n";
     out << fmt::format("metric = {}\nstatistic = {}\ncases = {}\n", quoted(rule.metric),
                        quoted(rule.statistic), quoted(rule.cases));
+    if (!rule.phase.empty()) out << fmt::format("phase = {}\n", quoted(rule.phase));
     if (!rule.lower_is_better) out << "direction = \"higher_is_better\"\n";
     const bool is_change = !rule.max_ns && !rule.ratio_to_path;
     if (is_change) out << fmt::format("relative_limit = {}\n", rule.relative_limit);

@@ -14,6 +14,7 @@ struct ThresholdRule {
   std::string metric;                        // "dispatch_ns"
   std::string statistic = "p50";             // p50, p90, p99, p999, max, mean
   std::string cases = "*";                   // glob over case names
+  std::string phase;                         // one phase, "*" each apart; empty: all together
   bool lower_is_better = true;               // direction = "lower_is_better" | "higher_is_better"
   double relative_limit = 0.10;              // of the baseline
   std::optional<double> absolute_floor_ns;   // absent: default_floor_ns(), benchmarks 0

@@ -60,12 +60,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::vector<tpjitter::AnalysedRun> runs(1);
     runs[0].run = tpjitter::read_run(scratch());
     runs[0].summary = tpjitter::summarize(runs[0].run, &runs[0].details).document;
-    tpjitter::ReportOptions replays;
+    tpjitter::ReportOptions replays, steps;
     replays.replays = true;
+    steps.steps = tpjitter::StepRange{0, 3};
     for (const tpjitter::Exporter& exporter : tpjitter::exporters()) {
       std::ostringstream out;
       exporter.write(runs, {}, out);
       if (exporter.format == std::string_view("csv")) exporter.write(runs, replays, out);
+      if (exporter.format == std::string_view("perfetto")) exporter.write(runs, steps, out);
     }
   } catch (const tpjitter::Error&) {  // one line that says what is wrong
   }

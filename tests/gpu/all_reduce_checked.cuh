@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/decode_body.cuh"
 #include "tests/gpu/all_reduce_ranks.h"
 
 namespace tpjitter {
@@ -14,8 +15,10 @@ __host__ __device__ inline int value_of(int rank, std::int64_t sequence, std::in
   return static_cast<int>((7 * rank + 3 * sequence + i / 2) % 29) - 14;
 }
 
+// The kernels around a checked all-reduce; pdl: launched programmatically, as the body's are.
 static __global__ void fill_kernel(std::uint16_t* input, std::int64_t elements, int rank,
-                                   const std::int64_t* sequence) {
+                                   const std::int64_t* sequence, bool pdl) {
+  kernels::begin_kernel(pdl);
   for (std::int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < elements;
        i += gridDim.x * blockDim.x) {
     const auto value = static_cast<float>(value_of(rank, *sequence, i));
@@ -25,7 +28,8 @@ static __global__ void fill_kernel(std::uint16_t* input, std::int64_t elements, 
 
 static __global__ void verify_kernel(const std::uint16_t* output, std::int64_t elements,
                                      int world_size, const std::int64_t* sequence,
-                                     std::uint32_t* mismatches) {
+                                     std::uint32_t* mismatches, bool pdl) {
+  kernels::begin_kernel(pdl);
   for (std::int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < elements;
        i += gridDim.x * blockDim.x) {
     int sum = 0;
@@ -34,12 +38,15 @@ static __global__ void verify_kernel(const std::uint16_t* output, std::int64_t e
   }
 }
 
-static __global__ void advance_kernel(std::int64_t* sequence) { ++*sequence; }
+static __global__ void advance_kernel(std::int64_t* sequence, bool pdl) {
+  kernels::begin_kernel(pdl);
+  ++*sequence;
+}
 
 class CheckedRanks {
  public:
-  CheckedRanks(int world_size, std::int64_t max_bytes, int devices = 1)
-      : ranks(world_size, max_bytes, 0, devices) {
+  CheckedRanks(int world_size, std::int64_t max_bytes, int devices = 1, bool pdl = false)
+      : ranks(world_size, max_bytes, 0, devices), pdl_(pdl) {
     for (int r = 0; r < world_size; ++r) {
       ranks.use(r);
       sequences_.push_back(zeroed<std::int64_t>(1));
@@ -51,13 +58,16 @@ class CheckedRanks {
     ranks.use(r);
     AllReduceRank& rank = ranks[r];
     cudaStream_t stream = rank.stream.get();
-    fill_kernel<<<4, 256, 0, stream>>>(rank.inputs[ordinal % 2].data(), bytes / 2, r,
-                                       sequences_[r].data());
-    check_cuda(kernel.launch(ranks.args(r, ordinal, bytes), stream));
-    verify_kernel<<<4, 256, 0, stream>>>(rank.output.data(), bytes / 2, ranks.world_size(),
-                                         sequences_[r].data(), mismatches_[r].data());
-    advance_kernel<<<1, 1, 0, stream>>>(sequences_[r].data());
-    check_cuda(cudaGetLastError());
+    using kernels::launch_kernel;
+    check_cuda(launch_kernel(fill_kernel, 4, 256, pdl_, stream, rank.inputs[ordinal % 2].data(),
+                             bytes / 2, r, sequences_[r].data(), pdl_));
+    kernels::AllReduceArgs args = ranks.args(r, ordinal, bytes);
+    args.pdl = pdl_;
+    check_cuda(kernel.launch(args, stream));
+    check_cuda(launch_kernel(verify_kernel, 4, 256, pdl_, stream, rank.output.data(), bytes / 2,
+                             ranks.world_size(), sequences_[r].data(), mismatches_[r].data(),
+                             pdl_));
+    check_cuda(launch_kernel(advance_kernel, 1, 1, pdl_, stream, sequences_[r].data(), pdl_));
   }
 
   // A graph on every rank of what `enqueue_all(rank)` puts on its stream, replayed.
@@ -97,6 +107,7 @@ class CheckedRanks {
   AllReduceRanks ranks;
 
  private:
+  bool pdl_;
   std::vector<DeviceBuffer<std::int64_t>> sequences_;
   std::vector<DeviceBuffer<std::uint32_t>> mismatches_;
 };

@@ -181,6 +181,24 @@ TEST_P(AllReduceLongRun, StaysExactOverAHundredThousandAllReducesInGraphReplays)
   }
 }
 
+// Every kernel of the chain may start before the one ahead of it has ended.
+TEST_P(AllReduceLongRun, StaysExactWithProgrammaticLaunches) {
+  const auto [kernel, world_size, devices] = GetParam();
+  CheckedRanks checked(world_size, 131'072, devices, /*pdl=*/true);
+  const std::int64_t sizes[] = {5'760, 131'072, 512, 23'040, 16};
+  constexpr int kAllReduces = 100;
+  constexpr int kReplays = 200;
+  checked.replay(kReplays, [&, &k = kernel](int r) {
+    for (int n = 0; n < kAllReduces; ++n) {
+      checked.enqueue(k, r, n, sizes[hash(n) % std::size(sizes)]);
+    }
+  });
+  EXPECT_EQ(checked.mismatches(), 0u);
+  for (int r = 0; r < checked.ranks.world_size(); ++r) {
+    EXPECT_EQ(checked.calls(r), kAllReduces * kReplays);
+  }
+}
+
 // The placement's own kernel is not used: all of them are.
 TEST_P(AllReduceLongRun, MixesKernelsOfOneCommunicatorInGraphReplays) {
   const auto [kernel, world_size, devices] = GetParam();

@@ -186,8 +186,8 @@ TEST_F(AllReduceChoice, TakesTwoShotsFromTheThresholdOn) {
     return kernel == nullptr ? std::string_view() : kernel->name;
   };
   EXPECT_EQ(name("auto", 2, kernels::kMaxAllReduceBytes), "one_shot_push");
-  EXPECT_EQ(name("auto", 4, (512 << 10) - 16), "one_shot_push");
-  EXPECT_EQ(name("auto", 4, 512 << 10), "two_shot");
+  EXPECT_EQ(name("auto", 4, (1 << 20) - 16), "one_shot_push");
+  EXPECT_EQ(name("auto", 4, 1 << 20), "two_shot");
   EXPECT_EQ(name("auto", 8, 256 << 10), "two_shot");
   EXPECT_EQ(name("one_shot_pull", 8, kernels::kMaxAllReduceBytes), "one_shot_pull");
   EXPECT_EQ(name("nccl", 2, 16), "");

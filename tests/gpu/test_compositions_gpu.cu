@@ -61,7 +61,7 @@ int metadata_kernels(cudaGraph_t graph) {
     test::check_cuda(cudaFuncGetName(&name, params.func));
     const std::string_view text = name;
     for (const std::string_view kernel :
-         {"fused_metadata_kernel", "kv_indices_kernel", "linear_state_kernel"}) {
+         {"fused_metadata_kernel", "kv_indices_kernel", "linear_state_kernel", "topk_kernel"}) {
       if (text.find(kernel) != std::string_view::npos) ++count;
     }
   }

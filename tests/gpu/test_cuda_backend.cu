@@ -208,13 +208,14 @@ TEST_P(CudaBackendOfOneRank, CountsTheOperationsOfItsPath) {
 TEST_P(CudaBackendOfOneRank, PaysTheAskedOverheadInDispatch) {
   if (GetParam() != std::string("aten")) GTEST_SKIP() << "only aten has dispatcher calls";
   CaseConfig config = small_case("aten");
-  config.op_overhead_ns = 10'000;
+  constexpr std::int64_t kAddedNs = 10'000;
+  config.op_overhead_ns = kAddedNs;
   backend->prepare(config);
   const int calls = backend->operations()["calls"];
   PhaseRow row{};
   for (int step = 0; step < 5; ++step) {
     backend->run_step(step, std::span(&row, 1));
-    EXPECT_GE(row.dispatch_end_ns - row.dispatch_begin_ns, calls * config.op_overhead_ns);
+    EXPECT_GE(row.dispatch_end_ns - row.dispatch_begin_ns, calls * kAddedNs);
   }
   EXPECT_EQ(backend->finish_block({}).checksum_failures, 0);
 }

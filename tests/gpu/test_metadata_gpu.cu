@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <tuple>
+#include <vector>
 
 #include "kernels/metadata_floor.h"
 #include "kernels/metadata_fused.h"
 #include "kernels/tensor_ops_cuda.h"
+#include "tests/engine_cases.h"
 #include "tests/gpu/gpu_test_main.h"
 #include "tests/gpu/metadata_device_case.h"
 #include "tests/metadata_cases.h"
@@ -29,6 +32,7 @@ using test::MetadataOutputs;
 std::vector<MetadataCase> all_cases() {
   std::vector<MetadataCase> cases = test::random_cases();
   for (const test::GoldenCase& golden : test::load_golden_cases()) cases.push_back(golden.inputs);
+  for (MetadataCase& engine : test::engine_cases()) cases.push_back(std::move(engine));
   return cases;
 }
 
@@ -38,6 +42,7 @@ std::vector<MetadataCase> large_cases() {
       test::make_random_case(
           {.batch_size = 1, .page_size = 64, .max_seq_pages = 16384, .swa = true},
           1),  // 1 M tokens
+      test::make_random_case({.batch_size = 1, .page_size = 1, .max_seq_pages = 1 << 20}, 6),
       test::make_random_case({.batch_size = 2, .page_size = 1, .max_seq_pages = 131072}, 2),
       test::make_random_case(
           {.batch_size = 64, .page_size = 16, .max_seq_pages = 2048, .swa = true}, 3),
@@ -127,32 +132,40 @@ TEST_F(MetadataGpu, FusedIsOneKernelNodeAndAnEmptyBatchNone) {
   }
 }
 
+// 32 requests are the most that a single warp sums.
 TEST_F(MetadataGpu, AReplayedGraphSeesNewInputsEachTime) {
-  for (const QueryMode q_mode : {QueryMode::kPreset, QueryMode::kCumsum, QueryMode::kStrided}) {
-    for (const PageColumns columns : {PageColumns::kAll, PageColumns::kLive}) {
-      MetadataCase c = test::make_random_case({.batch_size = 33,
-                                               .page_size = 16,
-                                               .max_seq_pages = 300,
-                                               .seqlen_offset = 1,
-                                               .q_mode = q_mode,
-                                               .swa = true},
-                                              31);
-      DeviceCase device(c);
-      kernels::FusedMetadataLaunch launch;
-      check_cuda(prepare_fused_metadata(device.args(columns), &launch));
-      const CapturedGraph graph(*stream_,
-                                [&] { check_cuda(launch_fused_metadata(launch, stream_->get())); });
-      MetadataOutputs before;
-      for (const std::uint64_t seed : {0, 1, 2}) {
-        if (seed > 0) c = with_new_values(c, seed);
-        device.set_inputs(c);
-        device.poison();
-        graph.replay(*stream_);
-        const MetadataOutputs after = device.outputs();
-        ASSERT_EQ(first_difference(after, reference_outputs(c, columns)), "");
-        ASSERT_NE(first_difference(after, before), "");
-        before = after;
+  using Sizes = std::tuple<std::int32_t, QueryMode, PageColumns>;
+  std::vector<Sizes> all;
+  for (const std::int32_t batch : {31, 32, 33}) {
+    for (const QueryMode q_mode : {QueryMode::kPreset, QueryMode::kCumsum, QueryMode::kStrided}) {
+      for (const PageColumns columns : {PageColumns::kAll, PageColumns::kLive}) {
+        all.emplace_back(batch, q_mode, columns);
       }
+    }
+  }
+  for (const auto& [batch, q_mode, columns] : all) {
+    MetadataCase c = test::make_random_case({.batch_size = batch,
+                                             .page_size = 16,
+                                             .max_seq_pages = 300,
+                                             .seqlen_offset = 1,
+                                             .q_mode = q_mode,
+                                             .swa = true},
+                                            31);
+    DeviceCase device(c);
+    kernels::FusedMetadataLaunch launch;
+    check_cuda(prepare_fused_metadata(device.args(columns), &launch));
+    const CapturedGraph graph(*stream_,
+                              [&] { check_cuda(launch_fused_metadata(launch, stream_->get())); });
+    MetadataOutputs before;
+    for (const std::uint64_t seed : {0, 1, 2}) {
+      if (seed > 0) c = with_new_values(c, seed);
+      device.set_inputs(c);
+      device.poison();
+      graph.replay(*stream_);
+      const MetadataOutputs after = device.outputs();
+      ASSERT_EQ(first_difference(after, reference_outputs(c, columns)), "");
+      ASSERT_NE(first_difference(after, before), "");
+      before = after;
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/step_inputs.h"
+#include "kernels/tree_mask.h"
 #include "tests/gpu/gpu_test_main.h"
 
 namespace tpjitter {
@@ -124,6 +125,78 @@ TEST_F(StepInputsOnGpu, OfASpeculativeStepHoldDraftAndVerifySlots) {
   EXPECT_EQ(buffers.draft.read(), (std::vector<std::int64_t>{50, 51, 52, 0, 0, -1, -1,  //
                                                              53, 54, 55, 0, 0, -1, -1}));
   EXPECT_EQ(buffers.accept.read(), (std::vector<std::int32_t>{1, 2, 3, kQueryLen, kQueryLen}));
+}
+
+// Slots by branch, and of each draft pass in a list; the last slot of a branch is no pass's.
+TEST_F(StepInputsOnGpu, OfADraftTreeHoldTheBranchesSlotsTwice) {
+  constexpr int kBranches = 2;
+  constexpr int kSteps = 3;
+  constexpr int kStride = kMaxBatch * kBranches;
+  const auto layout = kernels::StagedLayout::of(kBatch, kLive, 4, kSteps - 1, kBranches, kSteps);
+  std::vector<unsigned char> staging(layout.bytes(0));
+  for (int i = 0; i < kLive * kBranches * kSteps; ++i) {
+    part<std::int64_t>(staging, layout.draft_cache_loc)[i] = 100 + i;
+  }
+  const DeviceArray<unsigned char> on_device(staging);
+  const DeviceArray<std::int64_t> tree(
+      std::vector<std::int64_t>(kBatch * kBranches * kSteps + 1, -1));
+  const DeviceArray<std::int64_t> draft(std::vector<std::int64_t>(2 * kStride, -1));
+  Buffers others;
+  kernels::StepInputsArgs args;
+  args.staging = on_device.data();
+  args.layout = layout;
+  args.req_pool_indices = others.pool.data();
+  args.out_cache_loc = others.locations.data();
+  args.draft_cache_loc = draft.data();
+  args.draft_cache_loc_stride = kStride;
+  args.tree_cache_loc = tree.data();
+  args.accept_lens = others.accept.data();
+  args.seq_lens = others.seq_lens.data();
+  const test::TestStream stream;
+  check_cuda(cudaDeviceSynchronize());
+  check_cuda(kernels::launch_step_inputs(args, stream.get()));
+  stream.sync();
+  std::vector<std::int64_t> slots(kBatch * kBranches * kSteps + 1, 0), lists(2 * kStride, -1);
+  slots.back() = -1;
+  for (int branch = 0; branch < kBatch * kBranches; ++branch) {
+    for (int i = 0; i < kSteps; ++i) {
+      const int at = branch * kSteps + i;
+      if (branch < kLive * kBranches) slots[at] = 100 + at;
+      if (i + 1 < kSteps) lists[i * kStride + branch] = slots[at];
+    }
+  }
+  EXPECT_EQ(tree.read(), slots);
+  EXPECT_EQ(draft.read(), lists);
+}
+
+TEST_F(StepInputsOnGpu, OfADraftTreeHaveTheMaskOfTheReference) {
+  for (const std::int32_t draft_tokens : {2, 5, 16, 64}) {
+    const std::vector<std::int32_t> lengths = {3, 1, 40, 7, 129};
+    std::int64_t bytes = 0;
+    for (const std::int32_t length : lengths) bytes += (length + draft_tokens) * draft_tokens;
+    std::vector<std::uint8_t> expected(bytes, 9);
+    const std::int64_t step = 12;
+    kernels::TreeMaskArgs args;
+    args.seq_lens = lengths.data();
+    args.step = &step;
+    args.custom_mask = expected.data();
+    args.mask_len = bytes;
+    args.seed = 77;
+    args.live_rows = static_cast<std::int32_t>(lengths.size());
+    args.draft_tokens = draft_tokens;
+    reference_tree_mask(args);
+    const DeviceArray<std::int32_t> seq_lens(lengths);
+    const DeviceArray<std::int64_t> on_device_step(std::vector<std::int64_t>{step});
+    const DeviceArray<std::uint8_t> mask(std::vector<std::uint8_t>(bytes, 9));
+    args.seq_lens = seq_lens.data();
+    args.step = on_device_step.data();
+    args.custom_mask = mask.data();
+    const test::TestStream stream;
+    check_cuda(cudaDeviceSynchronize());
+    check_cuda(kernels::launch_tree_mask(args, stream.get()));
+    stream.sync();
+    EXPECT_EQ(mask.read(), expected) << draft_tokens;
+  }
 }
 
 TEST_F(StepInputsOnGpu, OfADraftRunnerCountItsTokensAndPadByItsRules) {
