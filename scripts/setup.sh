@@ -22,7 +22,8 @@ if [[ -r /etc/os-release ]]; then
   system="$(. /etc/os-release && echo "${ID:-unknown} ${VERSION_ID:-}")"
 fi
 case "$system" in
-  "debian 12" | "ubuntu 24.04") ;;
+  "debian 12") packages+=(libtorch-dev) ;;  # tests of real ATen
+  "ubuntu 24.04") ;;
   *)
     echo "setup.sh: this is '$system'; packages are known for Debian 12 and Ubuntu 24.04 only." >&2
     echo "Install what corresponds to these yourself: ${packages[*]}" >&2

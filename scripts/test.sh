@@ -39,6 +39,15 @@ if [[ $quick != --quick ]]; then
   done
 fi
 
+if [[ $quick != --quick && ! -e /usr/include/ATen/ATen.h ]]; then
+  echo "real ATen not checked: libtorch-dev is not installed"
+elif [[ $quick != --quick ]]; then
+  echo "== host-torch"
+  cmake --preset host-torch
+  cmake --build build-host-torch -j "$jobs" --target test_torch_rebuild
+  ctest --test-dir build-host-torch -R '^torch_rebuild$' --no-tests=error --output-on-failure
+fi
+
 echo "== release"
 # quickstart.sh builds into the same folder without tests and, where there is no GPU, without CUDA.
 cmake --preset release -DTPJITTER_TESTS=ON -DTPJITTER_CUDA=AUTO \
