@@ -10,6 +10,7 @@
 #include "harness/clock.h"
 #include "harness/contract/dispatch_profile.h"
 #include "harness/contract/scenario.h"
+#include "kernels/decode_body.h"  // mix64
 #include "kernels/tensor_ops.h"
 
 namespace tpjitter {
@@ -19,8 +20,8 @@ class CallOverhead {
   CallOverhead() = default;
   CallOverhead(DispatchProfile profile, std::uint64_t seed, int rank)
       : profile_(std::move(profile)),
-        state_(seed * 0x9e3779b97f4a7c15u +
-               static_cast<std::uint64_t>(rank) * 0xd1342543de82ef95u) {}
+        // Mixed, so that another seed is another sequence and not the same one from a later draw.
+        state_(kernels::mix64(seed * 0xd1342543de82ef95u + static_cast<std::uint64_t>(rank) + 1)) {}
   // Of a case; throws ConfigError where its profile is not in this build.
   static CallOverhead of(const CaseConfig& config, int rank) {
     if (const auto* name = std::get_if<std::string>(&config.op_overhead_ns)) {

@@ -85,13 +85,21 @@ void measure(const Flags& flags, const fs::path& directory) {
 }
 
 int judge(const Flags& flags, const fs::path& directory) {
-  const Json document = selftest(read_run(directory));
+  const Run run = read_run(directory);
+  const Json document = selftest(run);
+  if (!flags.record.empty() && document["rows"].empty()) {
+    throw ConfigError(
+        fmt::format("--record {}: no case of it injects delays; give the directory of "
+                    "a `selftest --out`",
+                    directory.string()));
+  }
   if (flags.json) {
     std::cout << json_text(document);
   } else {
     write_selftest_text(document, std::cout);
   }
   std::cout.flush();
+  if (run.info.status != "complete") return kExitRunFailed;
   return document["pass"].get<bool>() ? kExitPass : kExitRegressed;
 }
 

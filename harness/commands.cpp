@@ -76,7 +76,8 @@ std::vector<fs::path> scenario_files() {
 
 // A file, or the name of a shipped scenario.
 fs::path find_scenario(const std::string& word) {
-  if (fs::exists(word) || word.find('/') != std::string::npos) return word;
+  // A directory of a scenario's name, such as the run it was recorded in, does not hide it.
+  if (fs::is_regular_file(word) || word.find('/') != std::string::npos) return word;
   for (const fs::path& file : scenario_files()) {
     if (file.stem() == word) return file;
   }

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "harness/commands.h"
@@ -226,6 +227,9 @@ int main(int argc, char** argv) {
   } catch (const tpjitter::Error& error) {
     print_message(fmt::format("tpjitter: {}\n", error.what()));
     return error.exit_code();
+  } catch (const std::system_error& error) {  // fmt's, of a stdout that takes no more
+    print_message(fmt::format("tpjitter: the output cannot be written: {}\n", error.what()));
+    return tpjitter::kExitRunFailed;
   } catch (const std::exception& error) {
     print_message(fmt::format("tpjitter: internal error: {}\n", error.what()));
     return tpjitter::kExitRunFailed;

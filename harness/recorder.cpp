@@ -33,8 +33,9 @@ void write_all(int fd, const void* data, std::size_t bytes, std::int64_t offset,
   }
 }
 
+// report.html is what `report --format html` writes beside a run: of another run it would lie.
 bool is_run_file(const std::string& name) {
-  return name == "run.json" || name == "run.json.tmp" ||
+  return name == "run.json" || name == "run.json.tmp" || name == "report.html" ||
          (name.starts_with("rank") && name.ends_with(".npy"));
 }
 
@@ -132,6 +133,10 @@ Recorder::Recorder(const fs::path& directory, int world_size, std::int64_t rows_
     file.data_begin = static_cast<std::int64_t>(header.size());
     const auto bytes = static_cast<off_t>(header.size() + sizeof(PhaseRow) * rows_per_rank);
     if (const int error = posix_fallocate(file.fd, 0, bytes); error != 0) {
+      // Some file systems keep what fitted: the disk would stay full, and run.json unwritten.
+      for (const File& made : files_) {
+        if (made.fd >= 0 && ftruncate(made.fd, 0) != 0) continue;
+      }
       throw RunError(
           fmt::format("{}: cannot reserve {} bytes for {} rows: {}; free space or lower "
                       "sampling.steps",

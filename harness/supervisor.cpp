@@ -155,9 +155,18 @@ bool Supervisor::only_noticed(int rank) {
 
 // A rank's wait for another one passed its deadline, and nobody has failed by himself.
 std::string Supervisor::reason_of_late_rank(int noticed_by) {
-  const int late = control_.rank(noticed_by).waited_for;
+  int late = control_.rank(noticed_by).waited_for;
+  // Who is waited for may have waited in vain too.
+  for (int hops = 0; hops < control_.world_size() && late >= 0 && late < control_.world_size();
+       ++hops) {
+    const RankSlot& slot = control_.rank(late);
+    const bool waited = slot.failed.load(std::memory_order_acquire) != 0 && slot.waited_for >= 0 &&
+                        slot.waited_for != late && slot.waited_for != noticed_by;
+    if (!waited) break;
+    late = slot.waited_for;
+  }
   const std::string noticed = describe_end(noticed_by);
-  if (late >= control_.world_size() || !children_[late].running) return noticed;
+  if (late < 0 || late >= control_.world_size() || !children_[late].running) return noticed;
   outcome_.ranks[late].status = "hung";
   return fmt::format("rank {} was waited for in vain at {}; {}", late, where(late), noticed);
 }

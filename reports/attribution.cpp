@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "reports/arrivals.h"
 #include "reports/gpu_idle.h"
@@ -159,19 +160,9 @@ class Attributor {
   std::size_t split_lateness(std::size_t laggard, bool waits) {
     const bool modelled =
         std::all_of(replay_.begin(), replay_.end(), [](const RankReplay& r) { return r.modelled; });
-    others_.clear();
-    for (std::size_t rank = 0; rank < replay_.size(); ++rank) {
-      if (rank != laggard) others_.push_back(rank);
-    }
-    const auto earlier = [&](std::size_t a, std::size_t b) {
-      // Who waits longer arrived earlier.
-      if (waits) return *replay_[a].wait > *replay_[b].wait;
-      return replay_[a].launch < replay_[b].launch;
-    };
-    const auto middle = others_.begin() + static_cast<std::ptrdiff_t>((others_.size() - 1) / 2);
-    std::nth_element(others_.begin(), middle, others_.end(), earlier);
+    const std::size_t median = median_other(replay_, laggard, waits, &others_);
     const RankReplay& late = replay_[laggard];
-    const RankReplay& other = replay_[*middle];
+    const RankReplay& other = replay_[median];
 
     std::array<std::int64_t, kNumStages> stage{};
     std::int64_t explained = 0;
@@ -179,18 +170,21 @@ class Attributor {
       stage[s] = difference_ns(late.at[s], other.at[s]);
       explained = sum_ns(explained, stage[s]);
     }
-    std::int64_t lateness = explained;
+    Lateness lateness{explained, false};
     if (!modelled && waits) {
       // The arrival itself, from each rank's own clock: the difference of what they waited.
-      lateness = lateness_ns(late, other);
-      stage[kStageUnexplained] = difference_ns(lateness, explained);
+      lateness = lateness_of(replay_, median);
+      stage[kStageUnexplained] = difference_ns(lateness.ns, explained);
     }
     // Not a stage of the case unless every replay has it.
     if (!modelled) gpu_arrivals_ += static_cast<double>(stage[kStageLaunchToArrival]);
-    lateness_.push_back(lateness);
+    lateness_.push_back(lateness.ns);
     all_modelled_ = all_modelled_ && modelled;
     LaunchLateness& launch = this_launch();
     ++launch.replays;
+    if (lateness.has_flight_shift) {
+      shifted_.push_back({lateness_.size() - 1, result_.launches.size() - 1});
+    }
     for (std::size_t s = 0; s < kNumStages; ++s) {
       stage_sum_[s] += static_cast<double>(stage[s]);
       launch.sum_ns[s] += static_cast<double>(stage[s]);
@@ -240,6 +234,11 @@ class Attributor {
     arrivals_.take_out(shift);
     for (std::int64_t& value : hidden_) value = sum_ns(value, shift);
     for (std::int64_t& value : transfer_) value = sum_ns(value, shift);
+    for (const auto& [replay, launch] : shifted_) {
+      lateness_[replay] = difference_ns(lateness_[replay], shift);
+      stage_sum_[kStageUnexplained] -= static_cast<double>(shift);
+      result_.launches[launch].sum_ns[kStageUnexplained] -= static_cast<double>(shift);
+    }
   }
 
   void finish_arrivals() {
@@ -378,6 +377,7 @@ class Attributor {
   GpuIdle idle_;
   std::vector<char> first_graph_ = std::vector<char>(replay_.size());  // [rank]: not launched yet
   std::vector<std::int64_t> exposed_, hidden_, transfer_, lateness_, later_, shift_;
+  std::vector<std::pair<std::size_t, std::size_t>> shifted_;  // [replay, launch]: holds the shift
   double gpu_arrivals_ = 0;  // launch_to_arrival from aligned clocks, ns
   std::array<double, kNumStages> stage_sum_{};
   double late_coupling_ns_ = 0, preempted_coupling_ns_ = 0;  // without what coupling made up

@@ -45,7 +45,7 @@ struct ReplayLateness {
   std::size_t slot = 0;                    // of the replay table
   std::optional<std::size_t> laggard;      // rank; none: a tie
   std::optional<std::int64_t> exposed_ns;  // largest excess wait over ranks, flight shift included
-  std::optional<std::size_t> stage;        // that holds most of the laggard's lateness
+  std::optional<std::size_t> stage;        // that holds most of the lateness, shift included
 };
 using ReplayObserver = std::function<void(const ReplayLateness&)>;
 
@@ -67,7 +67,7 @@ struct Attribution {
   Distribution transfer;  // largest transfer over ranks
   Distribution lateness;  // of the laggard against the other ranks' median
   // What the flight took over the control's floor, where two ranks both polled: no skew makes it.
-  // It is taken out of `exposed` and `later_excess` and counts as transfer.
+  // It is taken out of `exposed`, `later_excess` and `lateness` and counts as transfer.
   Distribution flight_shift;
   std::int64_t flight_shift_taken_ns = 0;  // out of each replay: its p50, 0 of too few replays
   // Mean excess wait of the other all-reduces of the graph, the largest over ranks.

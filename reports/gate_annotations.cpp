@@ -2,6 +2,8 @@
 // quality report. A place is the rule's line in the thresholds file.
 #include <fmt/format.h>
 
+#include <map>
+
 #include "reports/gate_exports.h"
 #include "reports/text_table.h"
 
@@ -69,10 +71,15 @@ Json finding(const std::string& name, const std::string& subject, const std::str
 
 std::string gitlab(const GateResult& result) {
   Json findings = Json::array();
+  std::map<std::string, int> rules_before;  // on the same subject, passed ones too
   for (const GateRow& row : result.rows) {
+    // Rules are told apart by file and turn: a line number moves with every edit above it.
+    std::string subject =
+        fmt::format("{}/{}/{}/{}", row_label(row), check_kind_name(row.kind), row.limit_source,
+                    location_of(row.place)["path"].get<std::string>());
+    if (const int n = rules_before[subject]++; n > 0) subject += fmt::format("/{}", n);
     const Outcome outcome = outcome_of(row);
     if (outcome == Outcome::kPassed) continue;
-    const std::string subject = fmt::format("{}/{}", row_label(row), check_kind_name(row.kind));
     findings.push_back(finding(verdict_name(row.verdict), subject,
                                fmt::format("{}: {}", row_label(row), row.reason),
                                outcome == Outcome::kSkipped   ? "minor"

@@ -64,17 +64,22 @@ GateRow change_row(const ThresholdRule& rule, const Selector& selector, const Se
   if (result) {
     row.low = result->low;
     row.high = result->high;
-    row.detectable = detectable_effect(*result);
-    // To tell the change seen from the limit.
-    const double worse = rule.lower_is_better ? *row.change : -*row.change;
-    row.launches_needed =
-        launches_needed(base.values, contender.values, std::abs(*row.limit - worse));
     row.order = order_effects(base, contender, order);
+    row.detectable = detectable_effect(with_drift(*result, row.order));
+    // To tell the change seen from the limit. How much of a drift between the sides more launches
+    // would show depends on when they run: no number is promised then.
+    const double worse = rule.lower_is_better ? *row.change : -*row.change;
+    if (!row.order.sides) {
+      row.launches_needed =
+          launches_needed(base.values, contender.values, std::abs(*row.limit - worse));
+    }
   }
   if (std::min(base.values.size(), contender.values.size()) < kMinLaunches) {
     row.reason = too_few(base.values.size(), contender.values.size());
     if (row.launches_needed) {
       row.reason += fmt::format("; by the spread seen, {} would do", *row.launches_needed);
+    } else if (row.order.sides) {
+      row.reason += "; run the sides in turn";
     }
     return row;
   }
@@ -87,10 +92,20 @@ GateRow change_row(const ThresholdRule& rule, const Selector& selector, const Se
   return row;
 }
 
+// Of either side: a phase that the contender lost is not passed over.
+std::vector<std::string> phases_of_sides(const LaunchSet* baseline, const LaunchSet& contender,
+                                         const std::string& case_name) {
+  std::vector<std::string> ours = phases_of(contender, case_name), all;
+  if (baseline == nullptr) return ours;
+  const std::vector<std::string> theirs = phases_of(*baseline, case_name);
+  std::set_union(ours.begin(), ours.end(), theirs.begin(), theirs.end(), std::back_inserter(all));
+  return all;
+}
+
 // Phases of a case that a rule looks at, one row each; "" is all together.
-std::vector<std::string> phases_for(const ThresholdRule& rule, const LaunchSet& contender,
-                                    const std::string& case_name) {
-  const std::vector<std::string> mixed = phases_of(contender, case_name);
+std::vector<std::string> phases_for(const ThresholdRule& rule, const LaunchSet* baseline,
+                                    const LaunchSet& contender, const std::string& case_name) {
+  const std::vector<std::string> mixed = phases_of_sides(baseline, contender, case_name);
   if (rule.phase.empty()) return {""};
   if (rule.phase == "*") return mixed.empty() ? std::vector<std::string>{""} : mixed;
   if (std::find(mixed.begin(), mixed.end(), rule.phase) != mixed.end()) return {rule.phase};
@@ -106,17 +121,23 @@ void add_change_rows(const ThresholdRule& rule, const LaunchSet& baseline,
     const Selector selector{case_name, rule.metric, rule.statistic, phase};
     const Series base = series_of(baseline, selector), series = series_of(contender, selector);
     rows->push_back(change_row(rule, selector, base, series, limits, order));
+    if (!phase.empty() && base.samples == 0 && phases_of(baseline, case_name).empty()) {
+      rows->back().reason =
+          "the baseline keeps no phases of this case apart; a baseline file without them is too "
+          "old: make it anew";
+    }
     // What this kind of run never has (a skew with one rank) is no failure of a built-in rule.
     const bool never = built_in && base.samples == 0 && series.samples == 0;
     rows->back().required = required && !never;
   };
-  for (const std::string& phase : phases_for(rule, contender, case_name)) {
+  for (const std::string& phase : phases_for(rule, &baseline, contender, case_name)) {
     add(phase, rule.required);
   }
   // Together, a change of one phase is thinned by the others: without a file they are listed too.
   if (!built_in || !rule.required) return;
-  for (const std::string& phase : phases_of(contender, case_name)) {
-    if (series_of(contender, {case_name, rule.metric, rule.statistic, phase}).samples > 0) {
+  for (const std::string& phase : phases_of_sides(&baseline, contender, case_name)) {
+    const Selector selector{case_name, rule.metric, rule.statistic, phase};
+    if (series_of(contender, selector).samples + series_of(baseline, selector).samples > 0) {
       add(phase, false);
     }
   }
@@ -178,7 +199,7 @@ void add_rows(const ThresholdRule& rule, const LaunchSet* baseline, const Launch
       add_change_rows(rule, *baseline, contender, built_in, order, name, rows);
       continue;
     }
-    for (const std::string& phase : phases_for(rule, contender, name)) {
+    for (const std::string& phase : phases_for(rule, baseline, contender, name)) {
       const Selector selector{name, rule.metric, rule.statistic, phase};
       if (rule.max_ns) rows->push_back(budget_row(rule, contender, selector));
       if (!rule.ratio_to_path) continue;
@@ -207,6 +228,8 @@ void decide_change(GateRow* row) {
   const double worse = row->lower_is_better ? *row->change : -*row->change;
   const double worst = row->lower_is_better ? *row->high : -*row->low;
   const double best = row->lower_is_better ? *row->low : -*row->high;
+  // What makes the contender look better than it is.
+  const OrderBias& hides = row->lower_is_better ? row->order.lowers : row->order.raises;
   if (worse > *row->limit && worse <= *row->limit + row->order.bias) {
     row->verdict = Verdict::kInconclusive;
     row->reason = fmt::format(
@@ -219,6 +242,12 @@ void decide_change(GateRow* row) {
   } else if (-worse > *row->limit + row->order.bias && -worst > 0) {
     row->verdict = Verdict::kImproved;
     row->reason = fmt::format("{:+.1f} us", us(*row->change));
+  } else if (worst <= *row->limit && worst + hides.ns > *row->limit) {
+    row->verdict = Verdict::kInconclusive;
+    row->reason = fmt::format(
+        "the change may be up to {:+.1f} us and the limit is {:.1f} us, but the {} can hide "
+        "{:.1f} us more",
+        us(worst), us(*row->limit), hides.source, us(hides.ns));
   } else if (worst <= *row->limit) {
     row->verdict = Verdict::kPass;
     row->reason = "the whole interval keeps the limit";
@@ -235,7 +264,8 @@ void decide_change(GateRow* row) {
                     us(best), us(worst), us(*row->limit));
     row->reason += row->launches_needed
                        ? fmt::format("{} launches a side would do", *row->launches_needed)
-                       : "no number of launches up to 1000 would do";
+                   : row->order.sides ? "run the sides in turn"
+                                      : "no number of launches up to 1000 would do";
   }
 }
 

@@ -104,8 +104,8 @@ std::optional<OrderEffect> position_effect(const Series& base, const Series& con
   std::vector<double> places = base.positions;
   places.insert(places.end(), contender.positions.begin(), contender.positions.end());
   const auto [least, most] = std::minmax_element(places.begin(), places.end());
-  *between_sides = std::abs(slope->slope * (mean_and_variance(contender.positions).mean -
-                                            mean_and_variance(base.positions).mean));
+  *between_sides = slope->slope * (mean_and_variance(contender.positions).mean -
+                                   mean_and_variance(base.positions).mean);
   const double range = *most - *least;
   return from_estimate(slope->slope * range, slope->error * range, slope->degrees);
 }
@@ -151,7 +151,11 @@ std::optional<OrderEffect> block_drift(const Series& base, const Series& contend
                        static_cast<double>(m.n - 1));
 }
 
-void widen(double bias, const char* source, OrderEffects* effects) {
+// `made`: of the contender minus the baseline, with its sign.
+void widen(double made, const char* source, OrderEffects* effects) {
+  const double bias = std::abs(made);
+  OrderBias& way = made < 0 ? effects->lowers : effects->raises;
+  if (bias > way.ns) way = {bias, source};
   if (bias <= effects->bias) return;
   effects->bias = bias;
   effects->bias_source = source;
@@ -224,24 +228,34 @@ OrderEffects order_effects(const Series& base, const Series& contender, const Or
   if (effects.slot && effects.slot->proven()) {
     // Of turns that are balanced nothing is left.
     const double unbalanced =
-        std::abs(2.0 * order.contender_second - order.pairs) / static_cast<double>(order.pairs);
-    widen(std::abs(effects.slot->ns) * unbalanced, "more second slots on one side", &effects);
+        (2.0 * order.contender_second - order.pairs) / static_cast<double>(order.pairs);
+    widen(effects.slot->ns * unbalanced, "more second slots on one side", &effects);
   }
   if (!order.interleaved) {
     effects.sides = drift_between(base, contender);
-    if (effects.sides) widen(std::abs(effects.sides->ns), "drift between launches", &effects);
-    widen(std::max(drift_over(base, order.midpoint_distance_s),
-                   drift_over(contender, order.midpoint_distance_s)),
-          "drift between launches", &effects);
+    if (effects.sides) widen(effects.sides->ns, "drift between launches", &effects);
+    const bool later =
+        mean_and_variance(contender.times_s).mean >= mean_and_variance(base.times_s).mean;
+    for (const Series* side : {&base, &contender}) {
+      const double drift = drift_over(*side, order.midpoint_distance_s);
+      widen(later ? drift : -drift, "drift between launches", &effects);
+    }
   }
   return effects;
+}
+
+WelchResult with_drift(WelchResult change, const OrderEffects& effects) {
+  if (!effects.sides) return change;
+  change.standard_error = std::hypot(change.standard_error, effects.sides->error);
+  change.degrees_of_freedom = effects.sides->degrees;
+  return change;
 }
 
 double p_of_worse(const WelchResult& change, const OrderEffects& effects, bool lower_is_better) {
   const double p = lower_is_better ? change.p_greater : change.p_less;
   if (!effects.sides) return p;
   const double worse = (lower_is_better ? 1 : -1) * (change.effect - effects.sides->ns);
-  const double error = std::hypot(change.standard_error, effects.sides->error);
+  const double error = with_drift(change, effects).standard_error;
   if (!(error > 0)) return worse > 0 ? p : 1;
   const boost::math::students_t t(effects.sides->degrees);
   return std::max(p, cdf(complement(t, worse / error)));

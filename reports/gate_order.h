@@ -1,7 +1,8 @@
 // Does it matter when and where a launch or case ran? Four effects, from the order that the records
 // hold: who came second of two neighbouring launches (slot), the case's place in its launch, the
 // drift between launches, and the drift over the blocks of a launch. What an effect can make of a
-// change between the sides widens the limit; it never makes a verdict.
+// change between the sides widens the limit, and takes a pass away where
+// it may hide a change for the worse; it never makes a verdict.
 #pragma once
 
 #include <optional>
@@ -32,6 +33,11 @@ struct OrderEffect {
   bool proven() const { return p_value < kTrendAlpha; }
 };
 
+struct OrderBias {
+  double ns = 0;
+  std::string source;  // "drift between launches", ...
+};
+
 struct OrderEffects {
   std::optional<OrderEffect> slot;      // second of two neighbours against first
   std::optional<OrderEffect> position;  // last place in the launch's order against first
@@ -39,10 +45,15 @@ struct OrderEffects {
   std::optional<OrderEffect> blocks;    // last block of a launch against its first
   // Of sides that ran one after the other: what the drift inside them makes of their distance.
   std::optional<OrderEffect> sides;
-  double bias = 0;          // ns: what they can make of the change
-  std::string bias_source;  // "drift between launches", ...
+  double bias = 0;  // ns: what they can make of the change, either way
+  std::string bias_source;
+  OrderBias raises, lowers;  // the same by its sign, contender minus baseline
 };
 OrderEffects order_effects(const Series& base, const Series& contender, const Order& order);
+
+// The change with the uncertainty of a drift from side to side counted in; its interval and p as they
+// were.
+WelchResult with_drift(WelchResult change, const OrderEffects& effects);
 
 // One-sided p of a change for the worse, with what a drift from side to side may have made of it taken
 // off and its uncertainty counted in.

@@ -112,24 +112,28 @@ Json gate_json(const GateResult& result) {
 }
 
 std::vector<std::string> order_lines(const GateResult& result) {
-  std::vector<std::string> lines;
-  std::size_t looked_at = 0, more = 0;
+  std::vector<std::string> lines, unproven;
+  std::size_t looked_at = 0;
   for (const GateRow& row : result.rows) {
     if (row.kind != CheckKind::kChange || !row.change) continue;
     ++looked_at;
     const std::string proven = proven_text(row.order);
-    if (proven.empty()) continue;
-    if (lines.size() == kMostOrderLines) {
-      ++more;
-      continue;
-    }
-    lines.push_back(fmt::format("order: {}: {}{}", row_label(row), proven,
-                                row.order.bias > 0
-                                    ? fmt::format("; limit wider by {:.1f} us for {}",
-                                                  row.order.bias / 1000, row.order.bias_source)
-                                    : ""));
+    const bool biased = row.order.bias > 0;
+    if (proven.empty() && !biased) continue;
+    (proven.empty() ? unproven : lines)
+        .push_back(fmt::format("order: {}: {}{}", row_label(row),
+                               proven.empty() ? "nothing proven" : proven,
+                               biased ? fmt::format("; limit wider by {:.1f} us for {}",
+                                                    row.order.bias / 1000, row.order.bias_source)
+                                      : ""));
   }
-  if (more > 0) lines.push_back(fmt::format("order: {} more rows", more));
+  const bool none_proven = lines.empty();
+  lines.insert(lines.end(), unproven.begin(), unproven.end());
+  if (lines.size() > kMostOrderLines) {
+    const std::size_t more = lines.size() - kMostOrderLines;
+    lines.resize(kMostOrderLines);
+    lines.push_back(fmt::format("order: {} more rows", more));
+  }
   if (looked_at == 0) return lines;
   const Order& order = result.order;
   std::string first = "order: ";
@@ -140,7 +144,7 @@ std::vector<std::string> order_lines(const GateResult& result) {
         order.interleaved ? "take turns" : "do not take turns", order.contender_second,
         order.pairs);
   }
-  first += lines.empty()
+  first += none_proven
                ? fmt::format("no effect of slot, place or drift is proven in {} rows", looked_at)
                : "effects proven at 1 % each:";
   lines.insert(lines.begin(), first);

@@ -93,8 +93,7 @@ std::vector<double> in_time_order(const Series& series) {
 double drift_over(const Series& series, double seconds) {
   if (series.times_s.empty() || trend_p_value(in_time_order(series)) >= kTrendAlpha) return 0;
   const auto [first, last] = std::minmax_element(series.times_s.begin(), series.times_s.end());
-  return std::abs(theil_sen_slope(series.times_s, series.values)) *
-         std::min(seconds, *last - *first);
+  return theil_sen_slope(series.times_s, series.values) * std::min(seconds, *last - *first);
 }
 
 std::string doubt(const Series& base, const Series& contender, double effect, double limit) {

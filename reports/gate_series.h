@@ -37,7 +37,7 @@ std::vector<std::string> phases_of(const LaunchSet& set, const std::string& case
 
 // In time order, when the times are known.
 std::vector<double> in_time_order(const Series& series);
-// Drift over `seconds`, ns; 0 unless a trend is proven. Not past the time that the series itself
+// Drift over `seconds`, ns, above 0 if later is more; 0 unless a trend is proven. Not past the time that the series itself
 // spans: nobody knows how it went on.
 double drift_over(const Series& series, double seconds);
 

@@ -12,7 +12,6 @@
 namespace tpjitter {
 namespace {
 
-constexpr std::int64_t kDayNs = 86'400LL * 1'000'000'000;
 constexpr std::int64_t kStaleDays = 14;
 
 std::set<std::string> paths_of(const LaunchSet& set) {
@@ -43,8 +42,11 @@ void check_rule(const ThresholdRule& rule, const LaunchSet* baseline, const Laun
   for (const auto& [name, values] : contender.case_values) {
     if (!glob_matches(rule.cases, name)) continue;
     any_case = true;
-    const auto phases = phases_of(contender, name);
-    any_phase = any_phase || std::find(phases.begin(), phases.end(), rule.phase) != phases.end();
+    for (const LaunchSet* set : {&contender, baseline}) {
+      if (set == nullptr) continue;
+      const auto phases = phases_of(*set, name);
+      any_phase = any_phase || std::find(phases.begin(), phases.end(), rule.phase) != phases.end();
+    }
   }
   if (!any_case) {
     throw ConfigError(fmt::format("{}: key `cases`: \"{}\" matches no case of the contender",
@@ -66,7 +68,7 @@ void check_rule(const ThresholdRule& rule, const LaunchSet* baseline, const Laun
   }
   if (!any_phase) {
     throw ConfigError(
-        fmt::format("{}: key `phase`: no case of the contender mixes \"{}\" with other phases; "
+        fmt::format("{}: key `phase`: no case mixes \"{}\" with other phases; "
                     "without the key a rule takes what a case has",
                     rule.place, rule.phase));
   }
@@ -95,23 +97,29 @@ Span span_of(const LaunchSet& set) {
   return span;
 }
 
+// Whole days from `from` to `to`. In seconds: times of a damaged file cannot overflow.
+std::int64_t days_between(std::int64_t from_ns, std::int64_t to_ns) {
+  constexpr std::int64_t kSecondNs = 1'000'000'000, kDayS = 86'400;
+  return (to_ns / kSecondNs - from_ns / kSecondNs) / kDayS;
+}
+
 // By the records alone: no clock of today is read.
 void note_staleness(const LaunchSet& baseline, const LaunchSet& contender, GateResult* result) {
   const auto note = [&](std::string text) { result->notes.push_back(std::move(text)); };
   const Span base = span_of(baseline), other = span_of(contender);
   if (base.known() && other.known()) {
-    const std::int64_t days = (other.first / kDayNs) - (base.last / kDayNs);
+    const std::int64_t days = days_between(base.last, other.first);
+    const std::int64_t days_before = days_between(other.last, base.first);
     if (days >= kStaleDays) {
       note(
           fmt::format("stale: the baseline is {} days older than the contender: what the machine "
                       "did meanwhile is in every change; measure it anew",
                       days));
-    } else if (days <= -1) {
-      note(fmt::format("stale: the contender is {} days older than the baseline", -days));
+    } else if (days_before >= 1) {
+      note(fmt::format("stale: the contender is {} days older than the baseline", days_before));
     }
-    if (base.last / kDayNs - base.first / kDayNs >= kStaleDays) {
-      note(fmt::format("stale: the baseline's launches span {} days",
-                       base.last / kDayNs - base.first / kDayNs));
+    if (const std::int64_t span = days_between(base.first, base.last); span >= kStaleDays) {
+      note(fmt::format("stale: the baseline's launches span {} days", span));
     }
   }
   for (const auto& [set, side] :

@@ -201,6 +201,9 @@ GateResult evaluate_benchmarks(const BenchmarkSide& baseline, const BenchmarkSid
     if (rule.max_ns || rule.ratio_to_path) {
       throw ConfigError(rule.place + ": max_ns and ratio_to_path are not for benchmark files");
     }
+    if (!rule.phase.empty()) {
+      throw ConfigError(rule.place + ": key `phase`: benchmark files have no phases");
+    }
     const std::size_t before = result.rows.size();
     for (const auto& [name, by_metric] : contender.values) {
       const auto base = baseline.values.find(name);

@@ -33,13 +33,14 @@ Json keys_but_path(const RunCase& c) {
   return values;
 }
 
-const CaseLateness* base_of(const CaseLateness& contender, const std::vector<CaseLateness>& cases) {
-  const Json keys = keys_but_path(*contender.run_case);
+// `keys`: of each case, without the path.
+const CaseLateness* base_of(std::size_t contender, const std::vector<CaseLateness>& cases,
+                            const std::vector<Json>& keys) {
   const CaseLateness* first = nullptr;
-  for (const CaseLateness& c : cases) {
-    if (keys_but_path(*c.run_case) != keys) continue;
-    if (c.run_case->path == "aten") return &c;
-    if (first == nullptr) first = &c;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    if (keys[i] != keys[contender]) continue;
+    if (cases[i].run_case->path == "aten") return &cases[i];
+    if (first == nullptr) first = &cases[i];
   }
   return first;
 }
@@ -87,8 +88,8 @@ std::optional<PairedRatio> paired_ratio(std::span<const double> base,
   if (!(below > 0) || !std::isfinite(below) || !std::isfinite(above)) return std::nullopt;
   PairedRatio out{.ratio = above / below, .low = {}, .high = {}, .reason = {}};
   if (n < kMinSavingsLaunches) {
-    out.reason =
-        fmt::format("{} launches with both cases; an interval needs {}", n, kMinSavingsLaunches);
+    out.reason = fmt::format("{} launch{} with both cases; an interval needs {}", n,
+                             n == 1 ? "" : "es", kMinSavingsLaunches);
     return out;
   }
   // All r with |above - r below| <= t s(r) / sqrt(n), where s(r) is the spread of
@@ -111,9 +112,11 @@ std::optional<PairedRatio> paired_ratio(std::span<const double> base,
 
 Json path_savings_json(const std::vector<CaseLateness>& cases) {
   std::vector<std::pair<const CaseLateness*, const CaseLateness*>> pairs;  // base, contender
-  for (const CaseLateness& contender : cases) {
-    const CaseLateness* base = base_of(contender, cases);
-    if (base != nullptr && base != &contender) pairs.emplace_back(base, &contender);
+  std::vector<Json> keys;
+  for (const CaseLateness& c : cases) keys.push_back(keys_but_path(*c.run_case));
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const CaseLateness* base = base_of(i, cases, keys);
+    if (base != nullptr && base != &cases[i]) pairs.emplace_back(base, &cases[i]);
   }
   std::sort(pairs.begin(), pairs.end());  // by base, each in the order of the cases
   Json out = Json::array();

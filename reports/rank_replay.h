@@ -58,15 +58,19 @@ RankReplay read_replay(const PhaseRow& row, const StageSums& sums, const Floors&
 // the excess of every rank. The model's flight is a constant.
 std::optional<std::int64_t> flight_shift(const std::vector<RankReplay>& ranks);
 
-// How much later `late` arrived than `other`, of what they waited, floors taken out if both have
-// one. Where both polled, each flag's way is in the other's wait: the earlier waits for the flight
-// and the lateness, the later for the flight without it, and their difference holds it twice.
-inline std::int64_t lateness_ns(const RankReplay& late, const RankReplay& other) {
-  const std::int64_t apart = late.excess && other.excess
-                                 ? difference_ns(*other.excess, *late.excess)
-                                 : difference_ns(*other.wait, *late.wait);
-  return late.polled && other.polled ? apart / 2 : apart;
-}
+// Index of the median rank but the laggard, by arrival, or by launch where not all have `waits`.
+std::size_t median_other(const std::vector<RankReplay>& ranks, std::size_t laggard, bool waits,
+                         std::vector<std::size_t>* scratch);
+
+struct Lateness {
+  std::int64_t ns = 0;
+  bool has_flight_shift = false;  // what the flight took over its floor is in `ns`
+};
+
+// How much later the last rank to arrive did so than `other`, of what the ranks waited; needs the
+// wait of every rank. If the two last both polled, the mean of their waits is the flight, as above,
+// and `other` waited for it and the lateness. If not, the floors are taken out where both have one.
+Lateness lateness_of(const std::vector<RankReplay>& ranks, std::size_t other);
 
 // Index of the one rank with the largest value; nullopt when two share it.
 template <class Value>

@@ -19,6 +19,9 @@ constexpr std::int64_t kShortNs = 100;
 // From here on waits are long enough that every replay of rotating victims can be judged.
 constexpr std::int64_t kClearDelayNs = 20 * kUs;
 
+// Of the replays above the step's own skew, with a long delay: a rank that late is the last.
+constexpr double kMaxNotLast = 0.05;
+
 template <class T>
 Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
@@ -229,11 +232,25 @@ void SelftestRow::judge() {
   judge_errors();
   at_least("laggard", share(laggard_right_), targets_.laggard_right);
   at_least("stage", share(stage_right_), targets_.stage_right);
+  const std::uint64_t above = judged_ + not_last_;
+  if (case_.asked_ns >= kLongDelayNs &&
+      static_cast<double>(not_last_) > kMaxNotLast * static_cast<double>(above)) {
+    fail(
+        fmt::format("the calibrated clocks do not show the victim as the last in {} of {} replays "
+                    "above the step's own skew, at most {:.0f} %",
+                    not_last_, above, 100 * kMaxNotLast));
+  }
   if (case_.asked_ns == 0 || judged_ >= kMinJudgedReplays) return;
+  const std::string not_last =
+      not_last_ == 0 ? ""
+                     : fmt::format(
+                           " and in {} of these the calibrated clocks do not show the "
+                           "victim as the last;",
+                           not_last_);
   const std::string few = fmt::format(
-      "laggard and stage: the delay is above the step's own skew in {} of {} replays, {} are "
+      "laggard and stage: the delay is above the step's own skew in {} of {} replays,{} {} are "
       "needed",
-      judged_, n, kMinJudgedReplays);
+      above, n, not_last, kMinJudgedReplays);
   const bool needed = targets_.judged_from_ns && case_.asked_ns >= *targets_.judged_from_ns;
   needed ? fail(few) : notes_.push_back(few);
 }

@@ -228,6 +228,24 @@ class CaseReader {
     return difference_ns(*wait, *floor);
   }
 
+  // What tells when a rank arrived, by what it waited less. Two that waited for each other are the
+  // last two: each flag's flight is in the other's wait, and the mean of both is what the last
+  // would have waited for itself. With any other rank a difference of waits is one of arrivals.
+  std::optional<std::int64_t> arrival_excess(std::size_t rank, std::size_t slot) const {
+    const auto own = excess(rank, slot);
+    const PhaseRow& r = row(rank, slot);
+    const std::int32_t peer = r.first_all_reduce_last_peer;
+    if (!own || modelled(slot) || peer < 0 || static_cast<std::size_t>(peer) >= run_.ranks.size()) {
+      return own;
+    }
+    const PhaseRow& p = row(static_cast<std::size_t>(peer), slot);
+    const auto theirs = excess(static_cast<std::size_t>(peer), slot);
+    const bool each_other = (r.flags & p.flags & kFlagWaited) != 0 &&
+                            p.first_all_reduce_last_peer == static_cast<std::int32_t>(rank);
+    if (!each_other || !theirs || *theirs <= *own) return own;
+    return sum_ns(*own, difference_ns(*theirs, *own) / 2);
+  }
+
   // From the victim's clock to the other's: of the all-reduces around, which know it best; of the
   // calibration where they cannot tell, as with a victim that never waits.
   std::optional<std::int64_t> offset_to(std::size_t other, std::size_t victim, std::size_t slot) {
@@ -241,7 +259,7 @@ class CaseReader {
 
   void read_waits(std::size_t slot, std::size_t victim, DelaySample* s) {
     if (modelled(slot)) s->gap_error_ns = modelled_gap_error(slot);
-    const auto late = excess(victim, slot);
+    const auto late = arrival_excess(victim, slot);
     std::vector<std::int64_t> waits;
     for (std::size_t other = 0; other < run_.ranks.size(); ++other) {
       const auto early = excess(other, slot);
@@ -249,10 +267,7 @@ class CaseReader {
       const PhaseRow& v = row(victim, slot);
       const PhaseRow& o = row(other, slot);
       if (modelled(slot) || !on_gpu_) {
-        // Whoever was last: the difference of two waits is that of the arrivals, and twice that
-        // where both hold a flag's flight.
-        std::int64_t apart = difference_ns(*early, *late);
-        if (!modelled(slot) && (v.flags & o.flags & kFlagWaited) != 0) apart /= 2;
+        std::int64_t apart = difference_ns(*arrival_excess(other, slot), *late);
         if (!on_gpu_) {
           const Parts a = parts_of(v), b = parts_of(o);
           for (const Part part : {kAccept, kInputs, kRebuild, kLaunch}) {

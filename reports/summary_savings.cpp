@@ -63,8 +63,8 @@ std::string savings_note(const Json& summary) {
     }
   }
   std::string note = fmt::format(
-      "The last rank's lateness against the median other rank, split over host stages; means of {} "
-      "process launch{}.",
+      "The last rank's lateness against the median other rank, over the replays in which one rank "
+      "was last, split over host stages; means of {} process launch{}.",
       launches, launches == 1 ? "" : "es");
   if (!interval && !reason.empty()) note += " No interval: " + reason + ".";
   return note;

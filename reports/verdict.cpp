@@ -58,8 +58,10 @@ std::string blame(const Json& c) {
     }
   }
   if (stage != nullptr) {
+    // Above 100 % other stages made up for it: a share that a sentence cannot explain.
+    const auto share = number_or_none((*stage)["share"]);
     out += fmt::format(", and {} of the lateness lies in {}",
-                       format_percent(number_or_none((*stage)["share"])), plain((*stage)["stage"]));
+                       share > 1.0 ? "most" : format_percent(share), plain((*stage)["stage"]));
   }
   return out;
 }

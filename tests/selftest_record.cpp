@@ -176,6 +176,11 @@ class Generator {
       row.all_reduce_count = 4;
       now_ = std::max(now_, at + 40'000);
     }
+    const bool delayed = std::any_of(rows->begin(), rows->end(),
+                                     [](const PhaseRow& row) { return row.injected_ns > 0; });
+    if (truth_.lie == RecordLie::kOwnShifted && delayed && step % 9 == 4) {
+      (*rows)[1].first_all_reduce_own_ns -= 2'000'000;
+    }
     if (truth_.lie == RecordLie::kDeviceStampsSwapped) swap_device_stamps((*rows)[0], (*rows)[1]);
     for (std::size_t r = 0; r < rows->size(); ++r) run_.rows[r].push_back((*rows)[r]);
   }

@@ -17,6 +17,7 @@ enum class RecordLie {
   kDelayNotRecorded,     // it happens, and the row says nothing of it
   kDelayElsewhere,       // it stands at the other place of the host, or before the gate
   kDelayShared,          // every rank is delayed
+  kOwnShifted,           // rank 1's own arrival is written down 2 ms early, every ninth delay
 };
 
 struct SelftestRecord {

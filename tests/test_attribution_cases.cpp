@@ -148,6 +148,58 @@ TEST(Lateness, IsItselfWhereBothRanksWaited) {
   }
 }
 
+// Waits of ranks that arrive in each replay when `after_ns` says; flags fly `flight_ns`, and a flag that is there is read in 400 ns.
+template <class Arrival>
+void arrive(GeneratedRun* run, std::int64_t flight_ns, Arrival after_ns) {
+  const std::size_t ranks = run->rows.size();
+  for (std::size_t i = 0; i < run->rows[0].size(); ++i) {
+    std::vector<std::int64_t> own(ranks);
+    for (std::size_t r = 0; r < ranks; ++r) own[r] = after_ns(i, r);
+    for (std::size_t r = 0; r < ranks; ++r) {
+      std::int64_t seen = own[r] + 400;
+      PhaseRow& row = run->rows[r][i];
+      row.flags &= ~std::uint32_t{kFlagWaited};
+      for (std::size_t p = 0; p < ranks; ++p) {
+        if (p == r || own[p] + flight_ns <= seen) continue;
+        seen = own[p] + flight_ns;
+        row.flags |= kFlagWaited;
+      }
+      row.first_all_reduce_last_seen_ns = row.first_all_reduce_own_ns + seen - own[r];
+      row.first_all_reduce_end_ns = row.first_all_reduce_last_seen_ns + 1'500;
+    }
+  }
+}
+
+// The last two wait for each other, and the median rank is neither of them.
+TEST(Lateness, IsAgainstTheMedianRankWhereTheLastTwoArriveWithinAFlight) {
+  GeneratorConfig config = gpus();
+  config.world_size = 4;
+  GeneratedRun run = generate_run(config);
+  arrive(&run, 1'000, [](std::size_t, std::size_t rank) {
+    constexpr std::int64_t kArrivals[] = {0, 0, 49'500, 50'000};
+    return kArrivals[rank];
+  });
+  EXPECT_EQ(case_of(run)["attribution"]["lateness_ns"], 50'000);
+}
+
+// A flight of 2 us over the floor is no lateness, whether the last rank polls or finds all flags.
+TEST(Lateness, DoesNotHoldWhatTheFlightTookOverItsFloor) {
+  GeneratedRun run = generate_run(gpus());
+  arrive(&run, 4'100, [](std::size_t i, std::size_t rank) {
+    if (rank == 0) return std::int64_t{0};
+    return std::int64_t{i % 3 == 0 ? 300 : 40'000};
+  });
+  const Json a = case_of(run)["attribution"];
+  EXPECT_EQ(a["flight_shift_ns"], 2'000);
+  EXPECT_EQ(a["exposed_ns"], 40'000);
+  EXPECT_EQ(a["lateness_ns"], 40'000);
+  double mean = 0;
+  for (const Json& stage : a["stages"]) {
+    if (stage["mean_ns"].is_number()) mean += stage["mean_ns"].get<double>();
+  }
+  EXPECT_NEAR(mean, 40'000 * 2.0 / 3 + 100, 400);
+}
+
 // What the flight takes longer than the control's floor is no skew, neither of the case nor of the
 // steps that stand out of it.
 TEST(Outliers, HaveTheScaleOfTheExposedSkew) {

@@ -97,7 +97,7 @@ TEST_F(GateDoubts, AStaleBaselineWarns) {
   const double day = 24 * 60;
   const std::vector<double> flat{200e3, 201e3, 200e3};
   set_dispatch_at(&base, {0, 1, 2}, flat);
-  set_dispatch_at(&contender, {20 * day, 20 * day + 1, 20 * day + 2}, flat);
+  set_dispatch_at(&contender, {20 * day + 5, 20 * day + 6, 20 * day + 7}, flat);
   using ::testing::Contains;
   EXPECT_THAT(gate(base, contender).notes, Contains(HasSubstr("20 days older than the contender")));
   EXPECT_THAT(gate(contender, base).notes, Contains(HasSubstr("20 days older than the baseline")));
@@ -113,6 +113,25 @@ TEST_F(GateDoubts, AStaleBaselineWarns) {
   for (const std::string& note : gate(contender, contender).notes) {
     EXPECT_EQ(note.find("stale"), std::string::npos) << note;
   }
+}
+
+TEST_F(GateDoubts, MidnightMakesNobodyADayOlder) {
+  LaunchSet base = side(config(1)), contender = base;
+  const double day = 24 * 60;
+  const std::vector<double> flat{200e3, 201e3, 200e3};
+  using ::testing::Contains;
+  const auto notes_of = [&](double base_start, double contender_start) {
+    set_dispatch_at(&base, {base_start, base_start + 4, base_start + 8}, flat);
+    set_dispatch_at(&contender, {contender_start, contender_start + 4, contender_start + 8}, flat);
+    return gate(base, contender).notes;
+  };
+  for (const double contender_start : {day - 6, day - 60, day - 60 * 23}) {
+    EXPECT_THAT(notes_of(day - 4, contender_start), ::testing::Not(Contains(HasSubstr("older"))));
+  }
+  EXPECT_THAT(notes_of(day + 60 * 2, 60), Contains(HasSubstr("1 days older than the baseline")));
+  // 13 days and a few hours are no fortnight, whatever dates they fall on.
+  EXPECT_THAT(notes_of(day - 60, day * 14), ::testing::Not(Contains(HasSubstr("stale"))));
+  EXPECT_THAT(notes_of(day - 60, day * 15), Contains(HasSubstr("14 days older than the cont")));
 }
 
 }  // namespace

@@ -204,5 +204,115 @@ TEST_F(GateOrder, SidesOneAfterTheOtherAreToldToTakeTurns) {
   EXPECT_THAT(row.reason, HasSubstr("drift between launches can make"));
 }
 
+TEST_F(GateOrder, WhatSidesOneAfterTheOtherShowCountsTheDriftsUncertainty) {
+  LaunchSet base = side(config(1)), contender = base;
+  const std::vector<double> a{200e3, 212e3, 205e3, 220e3, 201e3, 214e3},
+      b{230e3, 218e3, 221e3, 236e3, 219e3, 224e3};
+  set_dispatch_at(&base, {0, 2, 4, 6, 8, 10}, a);
+  set_dispatch_at(&contender, {1, 3, 5, 7, 9, 11}, b);
+  const GateRow turns = row_of(gate(base, contender), "dispatch_ns");
+  EXPECT_DOUBLE_EQ(*turns.detectable, detectable_effect(*welch(a, b)));
+  EXPECT_TRUE(turns.launches_needed);
+  EXPECT_THAT(turns.reason, HasSubstr("launches a side would do"));
+  set_dispatch(&base, a);
+  set_dispatch(&contender, b, 360);
+  const GateResult result = gate(base, contender);
+  const GateRow after = row_of(result, "dispatch_ns");
+  ASSERT_TRUE(after.order.sides);
+  // What is p < 1 % with a power of 95 % by the test that p_of_worse makes, and not less.
+  WelchResult just = *welch(a, b);
+  just.effect = after.order.sides->ns + *after.detectable;
+  const double p = p_of_worse(just, after.order, true);
+  EXPECT_LT(p, kGateAlpha);
+  EXPECT_GT(*after.detectable, 1.2 * *turns.detectable);
+  EXPECT_DOUBLE_EQ(*after.detectable, detectable_effect(with_drift(*welch(a, b), after.order)));
+  EXPECT_FALSE(after.launches_needed);
+  EXPECT_EQ(after.reason.find("launches a side would do"), std::string::npos) << after.reason;
+  // Too few launches for a verdict: no number either, but what to do.
+  set_dispatch(&contender, {230e3, 218e3}, 360);
+  EXPECT_THAT(row_of(gate(base, contender), "dispatch_ns").reason,
+              HasSubstr("at least 3 a side are needed; run the sides in turn"));
+}
+
+TEST_F(GateOrder, ABiasWithoutProofHasALineToo) {
+  LaunchSet base = side(config(1)), contender = base;
+  set_dispatch(&base, {200e3, 212e3, 205e3, 220e3, 201e3, 214e3});
+  set_dispatch(&contender, {230e3, 218e3, 221e3, 236e3, 219e3, 224e3}, 360);
+  for (LaunchSet* set : {&base, &contender}) {
+    for (LaunchResult& launch : set->launches) {
+      for (auto& blocks : launch.cases.begin()->second.block_p50) blocks.clear();
+    }
+  }
+  GateResult result = gate(base, contender);
+  std::erase_if(result.rows, [](const GateRow& row) { return row.metric != "dispatch_ns"; });
+  ASSERT_EQ(proven_text(result.rows.at(0).order), "");
+  ASSERT_GT(result.rows.at(0).order.bias, 0);
+  const std::vector<std::string> lines = order_lines(result);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_THAT(lines[0], HasSubstr("no effect of slot, place or drift is proven in 1 rows"));
+  EXPECT_THAT(lines[1], HasSubstr("nothing proven; limit wider by "));
+  EXPECT_THAT(lines[1], HasSubstr("us for drift between launches"));
+}
+
+// Twenty pairs of neighbours; being second costs 30 us, noise is 5 us either way, and the contender
+// is second in `second` of them. `sign` -1 turns everything round, for metrics where more is better.
+void skewed_turns(double truth, int second, double sign, LaunchSet* base, LaunchSet* contender) {
+  std::vector<double> times[2], values[2];
+  for (int pair = 0; pair < 20; ++pair) {
+    const int second_side = (pair % 6 == 3) == (second < 10) ? 1 : 0;
+    for (int slot = 0; slot < 2; ++slot) {
+      const int side = slot == 1 ? second_side : 1 - second_side;
+      const double noise = 5e3 * ((pair * 7 + side * 3) % 5 - 2) / 2;
+      times[side].push_back(2 * pair + slot);
+      values[side].push_back(200e3 + sign * (30e3 * slot + (side == 1 ? truth : 0)) + noise);
+    }
+  }
+  set_dispatch_at(base, times[0], values[0]);
+  set_dispatch_at(contender, times[1], values[1]);
+}
+
+TEST_F(GateOrder, AnEffectThatFavoursTheContenderHidesNoRegression) {
+  for (const double sign : {1.0, -1.0}) {
+    const std::string rule =
+        std::string("[[rule]]\nmetric = \"dispatch_ns\"\nabsolute_floor_ns = 24000\n") +
+        (sign < 0 ? "direction = \"higher_is_better\"\n" : "");
+    LaunchSet base = side(config(1)), contender = base;
+    skewed_turns(25e3, 3, sign, &base, &contender);  // first nearly always: looks like +4 us
+    GateRow row = gate_with(rule, &base, contender).rows.at(0);
+    ASSERT_TRUE(row.order.slot && row.order.slot->proven());
+    EXPECT_NEAR(row.order.slot->ns, sign * 30e3, 3e3);
+    EXPECT_NEAR(row.order.bias, 21e3, 3e3);
+    EXPECT_LT(std::max(std::abs(*row.low), std::abs(*row.high)), *row.limit);
+    EXPECT_EQ(row.verdict, Verdict::kInconclusive) << row.reason;
+    EXPECT_THAT(row.reason, HasSubstr("more second slots on one side can hide"));
+    // The same effect against the contender hides nothing: -17 us look like +4 us, and pass.
+    skewed_turns(-17e3, 17, sign, &base, &contender);
+    row = gate_with(rule, &base, contender).rows.at(0);
+    ASSERT_TRUE(row.order.slot && row.order.slot->proven());
+    EXPECT_NEAR(row.order.bias, 21e3, 3e3);
+    EXPECT_EQ(row.verdict, Verdict::kPass) << row.reason;
+  }
+}
+
+TEST(OrderEffects, ADriftKeepsItsSignWhicheverSideCameFirst) {
+  Order order;
+  order.known = true;
+  order.midpoint_distance_s = 360;
+  Series early, late;
+  for (int i = 0; i < 6; ++i) {  // 1 us a minute downhill
+    early.times_s.push_back(60.0 * i);
+    early.values.push_back(100e3 - 1e3 * i);
+    late.times_s.push_back(360 + 60.0 * i);
+    late.values.push_back(94e3 - 1e3 * i);
+  }
+  const OrderEffects after = order_effects(early, late, order);
+  EXPECT_NEAR(after.lowers.ns, 6e3, 1);
+  EXPECT_EQ(after.raises.ns, 0);
+  const OrderEffects before = order_effects(late, early, order);
+  EXPECT_NEAR(before.raises.ns, 6e3, 1);
+  EXPECT_EQ(before.lowers.ns, 0);
+  EXPECT_EQ(before.raises.source, "drift between launches");
+}
+
 }  // namespace
 }  // namespace tpjitter

@@ -62,6 +62,31 @@ TEST_F(GateReports, ACodeQualityReportHoldsWhatGitLabReads) {
             0u);
 }
 
+TEST_F(GateReports, RulesOnOneMetricHaveFingerprintsOfTheirOwn) {
+  LaunchSet base = side(config(1)), slow = side(config(2, 400'000));
+  const std::string rule = "[[rule]]\nmetric = \"dispatch_ns\"\n";
+  const auto fingerprints = [&](const std::string& text) {
+    std::vector<std::string> found;
+    const GateResult result = gate_with(text, &base, slow);
+    for (const Json& entry : parse_strict_json(gate_annotations(result, "gitlab"), "f")) {
+      found.push_back(entry["fingerprint"].get<std::string>());
+    }
+    return found;
+  };
+  const auto two = fingerprints(rule + rule + "absolute_floor_ns = 50000\n");
+  ASSERT_EQ(two.size(), 3u);
+  EXPECT_NE(two[0], two[1]);
+  // Alike but for their limit, from the same source.
+  const auto budgets = fingerprints(rule + "max_ns = 100000\n" + rule + "max_ns = 200000\n");
+  ASSERT_EQ(budgets.size(), 3u);
+  EXPECT_NE(budgets[0], budgets[1]);
+  // Lines further up change none, nor does another rule that comes to pass.
+  EXPECT_EQ(fingerprints("\n\n" + rule + rule + "absolute_floor_ns = 50000\n"), two);
+  const auto one = fingerprints(rule + "max_ns = 900000\n" + rule + "max_ns = 200000\n");
+  ASSERT_EQ(one.size(), 2u);
+  EXPECT_EQ(one[0], budgets[1]);
+}
+
 TEST_F(GateReports, TheOrderOfLaunchesIsInEveryForm) {
   LaunchSet base = side(config(1)), contender = base;
   set_dispatch(&base, {200e3, 203e3, 206e3, 209e3, 212e3, 215e3});

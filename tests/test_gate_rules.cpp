@@ -176,9 +176,30 @@ TEST_F(GatePhases, ABaselineFileKeepsThemApart) {
   for (Json& launch : older["launches"]) launch["cases"]["fused/bs8"].erase("phases");
   const LaunchSet without = launch_set_from_json(older, "b.json");
   EXPECT_EQ(gate(without, base).exit_code, kExitPass);
-  EXPECT_EQ(
-      gate_with("[[rule]]\nmetric = \"dispatch_ns\"\nphase = \"*\"\n", &without, base).exit_code,
-      kExitNothingMeasured);
+  const GateResult result =
+      gate_with("[[rule]]\nmetric = \"dispatch_ns\"\nphase = \"*\"\n", &without, base);
+  EXPECT_EQ(result.exit_code, kExitNothingMeasured);
+  EXPECT_THAT(result.headline, HasSubstr("a baseline file without them is too old"));
+}
+
+TEST_F(GatePhases, APhaseThatTheContenderLostIsNotPassedOver) {
+  const LaunchSet base = speculative(1);
+  LaunchSet contender = speculative(2);
+  for (LaunchResult& launch : contender.launches) {
+    launch.cases.begin()->second.phases.erase("target_verify");
+  }
+  for (const std::string phase : {"*", "target_verify"}) {
+    const GateResult result = gate_with(
+        "[[rule]]\nmetric = \"dispatch_ns\"\nphase = \"" + phase + "\"\n", &base, contender);
+    EXPECT_EQ(result.rows.size(), phase == "*" ? 3u : 1u);
+    EXPECT_EQ(result.exit_code, kExitNothingMeasured);
+    EXPECT_THAT(result.headline, HasSubstr("phase target_verify: no launch has a value"));
+  }
+  const GateResult listed = gate(base, contender);
+  EXPECT_EQ(listed.exit_code, kExitPass);
+  EXPECT_TRUE(std::any_of(listed.rows.begin(), listed.rows.end(), [](const GateRow& row) {
+    return row.phase == "target_verify" && row.verdict == Verdict::kNothingMeasured;
+  }));
 }
 
 }  // namespace

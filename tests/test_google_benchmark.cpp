@@ -113,6 +113,10 @@ TEST_F(GoogleBenchmarkTest, RulesThatDoNotFitAreRefused) {
   options.thresholds.rules[0].max_ns = 5;
   EXPECT_THROW(evaluate_benchmarks(side, side, options), ConfigError);
   options.thresholds = default_benchmark_thresholds();
+  EXPECT_NO_THROW(evaluate_benchmarks(side, side, options));
+  options.thresholds.rules[0].phase = "decode";
+  EXPECT_THROW(evaluate_benchmarks(side, side, options), ConfigError);
+  options.thresholds = default_benchmark_thresholds();
   options.thresholds.rules[0].cases = "BM_nope";
   EXPECT_THROW(evaluate_benchmarks(side, side, options), ConfigError);
 }

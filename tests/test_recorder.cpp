@@ -73,15 +73,23 @@ TEST_F(RecorderTest, ADirectoryThatIsNoRunIsNeverTouched) {
 }
 
 TEST_F(RecorderTest, ARunIsReplacedOnlyWhenAskedAndOnlyItsOwnFiles) {
-  std::ofstream(directory_ / "run.json") << "{}";
+  std::ofstream(directory_ / "run.json") << R"({"schema": "tpjitter.run/1"})";
   std::ofstream(directory_ / "rank0.phases.npy") << "old";
+  std::ofstream(directory_ / "report.html") << "of the old run";
   std::ofstream(directory_ / "notes.md") << "mine";
   EXPECT_THROW(RunDirectoryLock(directory_, false), ConfigError);
   EXPECT_TRUE(fs::exists(directory_ / "run.json"));
   const RunDirectoryLock lock(directory_, true);
   EXPECT_FALSE(fs::exists(directory_ / "run.json"));
   EXPECT_FALSE(fs::exists(directory_ / "rank0.phases.npy"));
+  EXPECT_FALSE(fs::exists(directory_ / "report.html"));
   EXPECT_TRUE(fs::exists(directory_ / "notes.md"));
+}
+
+TEST_F(RecorderTest, ADirectoryWithAForeignRunJsonIsLeftAlone) {
+  std::ofstream(directory_ / "run.json") << "{}";
+  EXPECT_THROW(RunDirectoryLock(directory_, true), ConfigError);
+  EXPECT_TRUE(fs::exists(directory_ / "run.json"));
 }
 
 TEST_F(RecorderTest, ADirectoryThatARunWritesToIsRefusedToAnother) {

@@ -305,33 +305,6 @@ TEST(ReportFormats, AReasonThatEveryCaseSharesIsSaidOnce) {
   EXPECT_EQ(count(text, "p50 needs 20 samples, there are 10 to 11 (all metrics)"), 1u);
 }
 
-TEST(ReportFormats, MarkdownFitsACommentWhateverTheRun) {
-  GeneratorConfig config;
-  config.world_size = 16;
-  config.steps = 25;
-  config.cases.assign(40, GeneratedCase{});
-  for (std::size_t i = 0; i < config.cases.size(); ++i) {
-    config.cases[i].name = "aten/bs" + std::to_string(i);
-  }
-  const RunDirectory directory(config);
-  const std::string text = rendered(directory.path(), "md");
-  EXPECT_LE(text.size(), 60'000u);
-  EXPECT_GT(text.size(), 40'000u);  // what fits is there
-  EXPECT_NE(text.find("<details><summary>aten/bs0</summary>"), std::string::npos);
-  EXPECT_NE(text.find(" of 40 cases are left out"), std::string::npos);
-  EXPECT_NE(text.find("How it was measured"), std::string::npos);
-  const auto count = [&](const std::string& word) {
-    std::size_t n = 0;
-    for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
-      ++n;
-    return n;
-  };
-  EXPECT_EQ(count("<details>"), count("</details>"));
-  std::ostringstream two;
-  report({directory.path(), directory.path()}, "md", two);
-  EXPECT_LE(two.str().size(), 60'100u);
-}
-
 TEST(ReportFormats, NamesCannotBreakOutOfMarkdown) {
   const RunDirectory directory(markup());
   const std::string text = rendered(directory.path(), "md");

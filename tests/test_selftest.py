@@ -128,7 +128,7 @@ class Selftest(ProgramTest):
         info["status_reason"] = "rank 1 died"
         (run / "run.json").write_text(json.dumps(info))
         done = self.selftest("--json", "--record", run)
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, 3)
         self.assertIn("the run is incomplete: rank 1 died", strict_json(done.stdout)["problems"])
 
 

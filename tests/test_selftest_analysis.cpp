@@ -8,6 +8,7 @@
 
 #include "reports/pair_clock.h"
 #include "reports/selftest.h"
+#include "reports/selftest_samples.h"
 #include "tests/run_directory.h"
 #include "tests/selftest_record.h"
 
@@ -130,6 +131,27 @@ TEST(SelftestOfAnHonestRecord, LeavesOutReplaysWhoseVictimTheClocksDoNotShowAsTh
   }
 }
 
+// Two that wait for a third are as far apart as their waits say, two that wait for each other half.
+TEST(SelftestOfAnHonestRecord, ComparesArrivalsOfRanksThatWaitedForAnother) {
+  SelftestRecord truth;
+  truth.backend = "cuda";
+  truth.world_size = 4;
+  truth.natural_ns = 300;  // all four within a flight of 1.8 us
+  const RunDirectory directory(generate_selftest(truth));
+  int compared = 0;
+  for (const DelayCase& c : delay_cases(directory.read())) {
+    if (c.config.inject_where == "gpu" || c.asked_ns != 0) continue;
+    for (const auto& samples : c.samples) {
+      for (const DelaySample& s : samples) {
+        ASSERT_TRUE(s.excess_wait_ns);
+        EXPECT_NEAR(static_cast<double>(*s.excess_wait_ns), 0, 132);  // of the GPUs: twice 64
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 1'000);
+}
+
 struct Lie {
   RecordLie lie;
   const char* name;
@@ -159,19 +181,38 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{RecordLie::kDelayLost, "DelayLost", "delays are shorter than asked"},
         Lie{RecordLie::kDelayNotRecorded, "DelayNotRecorded", "the row says 0 ns"},
         Lie{RecordLie::kDelayElsewhere, "DelayElsewhere", "gpu 1000000: actual against injected"},
-        Lie{RecordLie::kDelayShared, "DelayShared", "before_launch 250000: error p"}),
+        Lie{RecordLie::kDelayShared, "DelayShared", "before_launch 250000: error p"},
+        Lie{RecordLie::kOwnShifted, "OwnShifted", "1000000: excess wait against the arrival gap"}),
     [](const testing::TestParamInfo<Lie>& lie) { return lie.param.name; });
 
 TEST(SelftestOfALyingRecord, FailsWithMoreRanksThanCpusToo) {
   for (const RecordLie lie :
        {RecordLie::kDeviceStampsSwapped, RecordLie::kRowsSwapped, RecordLie::kWaitsLonger,
         RecordLie::kDelayLost, RecordLie::kDelayNotRecorded, RecordLie::kDelayElsewhere,
-        RecordLie::kDelayShared}) {
+        RecordLie::kDelayShared, RecordLie::kOwnShifted}) {
     SelftestRecord truth;
     truth.cpus = 1;
     truth.lie = lie;
     EXPECT_FALSE(judged(truth)["pass"].get<bool>()) << static_cast<int>(lie);
   }
+}
+
+// What the clocks do not show as last is not judged, so it must not be much of a long delay's.
+TEST(SelftestOfALyingRecord, FailsWhereAShiftedStampLeavesTooManyReplaysOut) {
+  SelftestRecord truth;
+  truth.backend = "cuda";
+  truth.clocks = true;
+  truth.lie = RecordLie::kOwnShifted;
+  EXPECT_NE(failures(judged(truth))
+                .find("before_launch 1000000: the calibrated clocks do not show the victim as the "
+                      "last in "),
+            std::string::npos)
+      << failures(judged(truth));
+  truth.delays = 20;  // too few are left to judge, and the reason says why
+  const std::string few = failures(judged(truth));
+  EXPECT_NE(few.find("of these the calibrated clocks do not show the victim as the last; 20 are "),
+            std::string::npos)
+      << few;
 }
 
 TEST(SelftestOfALyingRecord, NamesTheFileWhoseRowsCarryAnothersDelay) {

@@ -129,6 +129,9 @@ NcclCommunicator& Communicator::nccl() {
 void Communicator::abort_kernels() noexcept {
   // A stream of its own: the copies pass the kernels that spin.
   for (int p = 0; p < context_.world_size; ++p) {
+    // Whoever has left may have freed its arena, and has nothing to drain.
+    const RankSlot& peer = context_.control->rank(p);
+    if (p != context_.rank && peer.left_device.load(std::memory_order_acquire) != 0) continue;
     cudaMemcpyAsync(arena(p) + AllReduceArena::kAbort, one_.data(), sizeof(std::uint32_t),
                     cudaMemcpyDefault, abort_stream_.get());
   }
@@ -179,7 +182,8 @@ void Communicator::throw_fault(std::int64_t step, const char* what) const {
     throw PeerTimeout(
         fmt::format("{}: waited {:.1f} s on the GPU for clock message {} of rank {} (saw {})",
                     place, waited_s, fault.expected, fault.peer, fault.seen),
-        peer);
+        // Others may wait behind the pair that is late, and report first: no rank is blamed then.
+        context_.world_size > 2 ? -1 : peer);
   }
   throw PeerTimeout(
       fmt::format(

@@ -252,7 +252,9 @@ void CudaMetadata::Leaf::rebuild(const BatchView& view, const Bound& bound) {
 CudaMetadata::CudaMetadata(const CaseConfig& config, const StepPlan& plan,
                            const ServingShape& shape, const std::vector<PhaseArrays>& arrays,
                            const std::int32_t* accept_lens_cpu)
-    : plan_(plan), path_(cuda_path(config.path)), has_torch_(path_exists(config, "torch")) {
+    : plan_(plan),
+      path_(cuda_path(config.path)),
+      has_torch_(config.path == "torch" && path_exists(config, "torch")) {
   leaves_ = std::make_unique<Leaves>(*this, config, shape, arrays, accept_lens_cpu);
   composition_ = make_composition(config, plan, *leaves_);
 }

@@ -55,6 +55,8 @@ CaseChecks check_paths(const RankContext& context, CudaCase& c, CudaDevice& devi
         Path{"fused_in_graph", CudaPath::kFusedInGraph}, Path{"fused_multi", CudaPath::kFusedMulti},
         Path{"torch", CudaPath::kTorch}}) {
     if (!path_exists(c.config, path.name)) continue;
+    // PyTorch's state in the process is a part of its own path's cases only.
+    if (path.path == CudaPath::kTorch && c.config.path != "torch") continue;
     if (path.path == CudaPath::kGlueGraph && !device.has_glue_graphs()) continue;  // padded rows
     rebuild_every_phase(context, path, c, device, in_graph.get(), stream);
     const bool fused = std::string_view(path.name).starts_with("fused");
