@@ -61,7 +61,7 @@ std::string blame(const Json& c) {
     // Above 100 % other stages made up for it: a share that a sentence cannot explain.
     const auto share = number_or_none((*stage)["share"]);
     out += fmt::format(", and {} of the lateness lies in {}",
-                       share > 1.0 ? "most" : format_percent(share), plain((*stage)["stage"]));
+                       share > 1.005 ? "most" : format_percent(share), plain((*stage)["stage"]));
   }
   return out;
 }

@@ -85,9 +85,14 @@ class SmokeRun(ProgramTest):
         self.tpjitter("run", self.scenario(), *SHORT, "--out", run)
         rows = numpy.load(run / "rank0.phases.npy")
         dispatch = rows["dispatch_end_ns"] - rows["dispatch_begin_ns"]
-        aten, fused, in_graph = (numpy.median(dispatch[rows["case_index"] == i]) for i in range(3))
-        self.assertGreater(aten, 5 * fused)
-        self.assertGreater(fused, 5 * in_graph)
+        # A modelled launch holds the host for at least its time, and nothing but work is above it:
+        # the fastest rebuild of each path shows how many it has, however busy the machine is.
+        aten, fused, in_graph = (dispatch[rows["case_index"] == i].min() for i in range(3))
+        launch = self.run_info(run)["model"]["kernel_launch_host_ns"]
+        self.assertGreaterEqual(aten, 7 * launch)
+        self.assertGreaterEqual(fused, launch)
+        self.assertLess(fused, aten)
+        self.assertLess(in_graph, launch)
 
     def test_an_injected_delay_is_recovered_as_skew_on_the_right_rank(self):
         run = self.directory / "D"
