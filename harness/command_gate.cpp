@@ -64,7 +64,14 @@ GateResult judge(const GateRequest& request) {
   }
   const LaunchSet contender = read_sides(request.runs);
   std::optional<LaunchSet> baseline;
-  if (!request.baselines.empty()) baseline = read_sides(request.baselines);
+  if (!request.baselines.empty()) {
+    try {
+      baseline = read_sides(request.baselines);
+    } catch (const Error& error) {  // 3 says that the contender is incomplete
+      if (error.exit_code() != kExitRunFailed) throw;
+      throw ConfigError(fmt::format("baseline: {}", error.what()));
+    }
+  }
   options.thresholds = options.built_in ? default_thresholds(gate_metrics(), contender.backend)
                                         : load_thresholds(request.thresholds, gate_metrics());
   return evaluate_gate(baseline ? &*baseline : nullptr, contender, options);

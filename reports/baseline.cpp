@@ -248,6 +248,14 @@ LaunchSet launch_set_from_json(const Json& document, const std::string& file) {
         read_launch(Reader(launches[i], in.inside(fmt::format("launches[{}]", i)))));
     LaunchResult& launch = set.launches.back();
     if (launch.git_revision.empty()) launch.git_revision = set.git_revision;  // an older file
+    for (std::size_t k = 0; k < i; ++k) {
+      if (set.launches[k].source != launch.source || set.launches[k].launch != launch.launch)
+        continue;
+      throw in.fail(
+          fmt::format("launches[{}] and [{}] are the same launch {} of {}: a launch counts "
+                      "once",
+                      k, i, launch.launch, launch.source));
+    }
   }
   if (set.launches.empty()) throw in.fail("holds no launches");
   return set;

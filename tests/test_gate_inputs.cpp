@@ -109,6 +109,9 @@ TEST_F(GateInputs, ABaselineWithImpossibleValuesIsRefused) {
       18446744073709551615ull;
   EXPECT_THROW(launch_set_from_json(bad, "b"), RecordError);
   bad = good;
+  bad["launches"].push_back(bad["launches"][0]);  // a launch counts once
+  EXPECT_THROW(launch_set_from_json(bad, "b"), RecordError);
+  bad = good;
   bad["world_size"] = 4294967298ll;
   EXPECT_THROW(launch_set_from_json(bad, "b"), RecordError);
   bad = good;

@@ -154,6 +154,15 @@ class Gate(ProgramTest):
         done = self.gate([broken], self.runs[:3])
         self.assertEqual(done.returncode, 3, done.stdout)
 
+    def test_a_baseline_that_was_cut_off_is_a_wrong_file(self):
+        broken = self.directory / "broken"
+        shutil.copytree(self.runs[0], broken)
+        whole = (broken / "run.json").read_text()
+        (broken / "run.json").write_text(whole[:5000])
+        done = self.gate(self.runs[:3], [broken])
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("baseline", done.stderr)
+
     def test_the_shipped_thresholds_are_read(self):
         done = self.gate(self.runs[:5], self.runs[5:], "--thresholds",
                          SOURCE / "scripts" / "ci" / "thresholds_b200.toml", "--json")
