@@ -134,9 +134,8 @@ Recorder::Recorder(const fs::path& directory, int world_size, std::int64_t rows_
     const auto bytes = static_cast<off_t>(header.size() + sizeof(PhaseRow) * rows_per_rank);
     if (const int error = posix_fallocate(file.fd, 0, bytes); error != 0) {
       // Some file systems keep what fitted: the disk would stay full, and run.json unwritten.
-      for (const File& made : files_) {
-        if (made.fd >= 0 && ftruncate(made.fd, 0) != 0) continue;
-      }
+      std::error_code ignored;
+      for (const File& made : files_) fs::resize_file(made.path, 0, ignored);
       throw RunError(
           fmt::format("{}: cannot reserve {} bytes for {} rows: {}; free space or lower "
                       "sampling.steps",

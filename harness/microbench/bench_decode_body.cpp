@@ -18,6 +18,7 @@
 #include "harness/cuda/cuda_environment.h"
 #include "harness/microbench/bench_metadata_inputs.h"
 #include "harness/microbench/graph_timer.h"
+#include "harness/microbench/manual_time.h"
 #include "kernels/all_reduce.h"
 #include "kernels/decode_body.h"
 #include "kernels/metadata_fused.h"
@@ -196,18 +197,10 @@ void bench_kernel(benchmark::State& state, GraphTimer& timer, Kernel kernel, int
 
 void register_benchmarks(std::unique_ptr<GraphTimer>& timer) {
   const auto add = [&timer](const std::string& name, auto run) {
-    benchmark::RegisterBenchmark(name.c_str(),
-                                 [&timer, run](benchmark::State& state) {
-                                   try {
-                                     if (timer == nullptr) timer = std::make_unique<GraphTimer>();
-                                     run(state, *timer);
-                                   } catch (const std::exception& error) {
-                                     state.SkipWithError(error.what());
-                                   }
-                                 })
-        ->UseManualTime()
-        ->Unit(benchmark::kMicrosecond)
-        ->Iterations(kReplays);
+    register_manual_time(name, kReplays, [&timer, run](benchmark::State& state) {
+      if (timer == nullptr) timer = std::make_unique<GraphTimer>();
+      run(state, *timer);
+    });
   };
   const auto add_kernel = [&](Kernel kernel, int batch, bool pdl) {
     add(std::string(kKernelNames[static_cast<int>(kernel)]) + "/batch:" + std::to_string(batch) +

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "harness/microbench/bench_metadata_inputs.h"
+#include "harness/microbench/manual_time.h"
 #include "kernels/metadata_fused_multi.h"
 
 namespace tpjitter::bench {
@@ -157,17 +158,9 @@ void register_benchmarks() {
       for (const bool multi : {false, true}) {
         const std::string name = std::string(in_graph ? "graph/" : "dispatch/") +
                                  (multi ? "fused_multi/" : "fused/") + shape.name();
-        benchmark::RegisterBenchmark(name.c_str(),
-                                     [shape, multi, in_graph](benchmark::State& state) {
-                                       try {
-                                         run(state, shape, multi, in_graph);
-                                       } catch (const std::exception& error) {
-                                         state.SkipWithError(error.what());
-                                       }
-                                     })
-            ->UseManualTime()
-            ->Unit(benchmark::kMicrosecond)
-            ->Iterations(kIterations);
+        register_manual_time(name, kIterations, [shape, multi, in_graph](benchmark::State& state) {
+          run(state, shape, multi, in_graph);
+        });
       }
     }
   }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "harness/microbench/bench_metadata_inputs.h"
+#include "harness/microbench/manual_time.h"
 #include "kernels/metadata_floor.h"
 #include "kernels/metadata_fused.h"
 #include "kernels/tensor_ops_cuda.h"
@@ -261,18 +262,10 @@ constexpr int kIterations = 100;
 
 void register_benchmarks(std::unique_ptr<Bench>& bench) {
   const auto add = [&bench](const std::string& name, auto run) {
-    benchmark::RegisterBenchmark(name.c_str(),
-                                 [&bench, run](benchmark::State& state) {
-                                   try {
-                                     if (bench == nullptr) bench = std::make_unique<Bench>();
-                                     run(state, *bench);
-                                   } catch (const std::exception& error) {
-                                     state.SkipWithError(error.what());
-                                   }
-                                 })
-        ->UseManualTime()
-        ->Unit(benchmark::kMicrosecond)
-        ->Iterations(kIterations);
+    register_manual_time(name, kIterations, [&bench, run](benchmark::State& state) {
+      if (bench == nullptr) bench = std::make_unique<Bench>();
+      run(state, *bench);
+    });
   };
   const auto add_shape = [&](const MetadataShape& shape, Path path, bool also_warm) {
     const std::string tail =
