@@ -20,7 +20,7 @@
 //
 // The chain from the load to the last store is the time of a small all-reduce, and what stands in it
 // was read off the SASS: addresses are in registers before the wait, the own values are widened
-// before it, the abort word is read behind the push, and of the stamp only the end is stored behind
+// before it, the abort word is loaded beside the input, and of the stamp only the end is stored behind
 // the output. One poll in flight a thread: two and four were slower at every size. Figures and what
 // else was tried: reports/examples/all_reduce_h200_x2.md.
 #include "kernels/all_reduce.cuh"
@@ -94,16 +94,20 @@ __device__ __forceinline__ bool has_arrived(const uint4& v) {
 }
 
 // The rank's stamp, by thread 0 of block 0 for its packs: its first push, each peer's last pack, its
-// end. Places, not ranks, while it is taken.
+// end. Places, not ranks, while it is taken. All threads of block 0 read the clock, which costs less
+// than parting; the other blocks run the loop without stamps.
 template <int kRanks>
 struct PushStamp {
-  AllReduceStamp* to = nullptr;  // null: this thread takes none
+  AllReduceStamp* to = nullptr;  // null: this thread stores none
   std::int64_t seen_ns[kRanks] = {};
   std::uint32_t late = 0;
 
   // Peers at the places `arrived` have brought a pack. One that was there at the first look moves no
   // stamp but the first: it came earlier, while others were waited for.
   __device__ __forceinline__ void note(std::uint32_t arrived, bool waited) {
+    if constexpr (kRanks == 2) {
+      if (!waited && seen_ns[1] != 0) return;
+    }
     if (arrived == 0) return;
     const std::int64_t now = globaltimer_ns();
     if (waited) late |= arrived;
@@ -114,17 +118,19 @@ struct PushStamp {
   }
 
   __device__ __forceinline__ void store(std::int32_t rank) const {
+    if (to == nullptr) return;
     const std::int64_t end_ns = globaltimer_ns();
     if constexpr (kRanks == 2) {
       *reinterpret_cast<longlong2*>(to->seen_ns) =
           rank == 0 ? longlong2{0, seen_ns[1]} : longlong2{seen_ns[1], 0};
-      to->waited = late == 0 ? 0 : 2u >> rank;
+      *reinterpret_cast<longlong2*>(&to->end_ns) =
+          longlong2{end_ns, late == 0 ? 0 : static_cast<std::int64_t>(2u >> rank)};
     } else {
 #pragma unroll
       for (int p = 0; p < kRanks; ++p) to->seen_ns[p] = seen_ns[p];
       to->waited = late;
+      to->end_ns = end_ns;
     }
-    to->end_ns = end_ns;
   }
 };
 
@@ -153,7 +159,7 @@ __device__ __forceinline__ bool receive(const PushArgs& args, std::uint32_t i,
       if (spins % kSpinsPerCheck == 0 && stop(2)) return false;
     }
     store_pack(slot, {});
-    if (kStamped && stamp.to != nullptr) stamp.note(2, spins > 1);
+    if constexpr (kStamped) stamp.note(2, spins > 1);
   } else {
     std::uint32_t pending = ((1u << kRanks) - 1) & ~(1u << own_place(kRanks, args.rank));
     for (std::uint32_t spins = 1; pending != 0; ++spins) {
@@ -166,7 +172,7 @@ __device__ __forceinline__ bool receive(const PushArgs& args, std::uint32_t i,
       for (int p = 0; p < kRanks; ++p) {
         if ((pending >> p & 1) != 0 && has_arrived(values[p])) pending &= ~(1u << p);
       }
-      if (kStamped && stamp.to != nullptr) stamp.note(before & ~pending, spins > 1);
+      if constexpr (kStamped) stamp.note(before & ~pending, spins > 1);
       if (spins % kSpinsPerCheck == 0 && pending != 0 && stop(pending)) return false;
     }
 #pragma unroll
@@ -206,6 +212,19 @@ __device__ __forceinline__ bool reduce_pack(const PushArgs& args, std::uint32_t 
   return true;
 }
 
+// The thread's packs from `first` on, whose own part is `own`. False: stop.
+template <int kRanks, bool kStamped>
+__device__ __forceinline__ bool reduce_packs(const PushArgs& args, std::uint32_t first,
+                                             std::uint32_t stride, std::uint32_t packs, uint4 own,
+                                             PushStamp<kRanks>& stamp) {
+  for (std::uint32_t i = first; i < packs;) {
+    if (!reduce_pack<kRanks, kStamped>(args, i, own, stamp)) return false;
+    i += stride;
+    if (i < packs) own = args.input[i];
+  }
+  return true;
+}
+
 template <int kRanks, bool kStamped>
 __global__ void __launch_bounds__(kMaxAllReduceThreads)
     one_shot_push_kernel(const __grid_constant__ PushArgs args) {
@@ -215,11 +234,12 @@ __global__ void __launch_bounds__(kMaxAllReduceThreads)
   std::uint32_t packs = args.packs;
   const std::uint32_t first = blockIdx.x * blockDim.x + threadIdx.x;
 
-  // Independent loads, in flight together.
+  // Independent loads, in flight together; the abort word's answer is there when the input's is.
   uint4 own = {};
   if (first < packs) own = args.input[first];
   const std::uint32_t epoch = threadIdx.x == 0 ? args.epochs[blockIdx.x] + 1 : 0;
   const std::int64_t entry = stamped ? *args.ring.entry : 0;
+  if (args.abort != nullptr && load_relaxed_system(args.abort) != 0) return;
 
   if (first < packs) push<kRanks>(args, first, own);
   const std::int64_t own_ns = stamped ? globaltimer_ns() : 0;
@@ -227,8 +247,6 @@ __global__ void __launch_bounds__(kMaxAllReduceThreads)
     push<kRanks>(args, i, args.input[i]);
   }
   if (args.pdl != 0) cudaTriggerProgrammaticLaunchCompletion();
-  // Read behind the push, which would wait for it; an aborted communicator's slots are dead.
-  if (args.abort != nullptr && load_relaxed_system(args.abort) != 0) return;
   if (threadIdx.x == 0) args.epochs[blockIdx.x] = epoch;
   PushStamp<kRanks> stamp;
   if (stamped) {
@@ -237,12 +255,11 @@ __global__ void __launch_bounds__(kMaxAllReduceThreads)
   }
   keep(stamp.to);
   asm volatile("" : "+r"(packs), "+r"(stride));
-  for (std::uint32_t i = first; i < packs;) {
-    if (!reduce_pack<kRanks, kStamped>(args, i, own, stamp)) return;
-    i += stride;
-    if (i < packs) own = args.input[i];
+  if (!kStamped || blockIdx.x != 0) {
+    reduce_packs<kRanks, false>(args, first, stride, packs, own, stamp);
+  } else if (reduce_packs<kRanks, kStamped>(args, first, stride, packs, own, stamp)) {
+    stamp.store(args.rank);
   }
-  if (kStamped && stamp.to != nullptr) stamp.store(args.rank);
 }
 
 struct OneShotPush {

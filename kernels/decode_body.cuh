@@ -5,12 +5,11 @@
 // Programmatic dependent launch (args.pdl): every kernel begins with the wait for the whole end of
 // its predecessor, then lets its own successor start. Since each of them waits, the end of one
 // implies the end of everything before it; a kernel with the attribute and no wait would break
-// that. All-reduces are launched without the attribute (their alternating inputs need stream
-// order), so what can overlap is filler to filler, filler to the next attention or the head, and
-// head to accept. The fused metadata kernel lets its consumer start too. An edge from an all-reduce,
-// another metadata kernel or a fill into one of these kernels is programmatic in the captured graph
-// as well, but its producer never triggers: it starts the consumer at its end, as a full edge does. A
-// fill between filler and attention thus takes a pair that overlaps out of the chain.
+// that. All-reduces do the same (push lets its successor start behind its stores), NCCL's do not. The
+// fused metadata kernel lets its consumer start too. An edge from another metadata kernel or a fill
+// into one of these kernels is programmatic in the captured graph as well, but its producer never
+// triggers: it starts the consumer at its end, as a full edge does. A fill ahead of an attention
+// thus takes a pair that overlaps out of the chain.
 #pragma once
 
 #include <cuda_bf16.h>

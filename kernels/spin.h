@@ -1,8 +1,8 @@
 // What every device wait shares: the communicator's abort word, the deadline, and the report of the
 // first wait that passed it; and a kernel that only waits, for injected delays on the GPU.
 // The hard thing is that no wait may outlive its peers: the first expiry sets the abort word of
-// every rank, and each kernel tests its own on entry (push: behind its stores), so that a whole
-// graph drains in milliseconds.
+// every rank, and each kernel tests its own on entry, so that a whole graph drains in
+// milliseconds.
 #pragma once
 
 #include <cstdint>

@@ -12,13 +12,14 @@ namespace tpjitter::kernels {
 
 // One all-reduce on one rank. ns of this rank's globaltimer; 0: not taken.
 struct alignas(16) AllReduceStamp {
-  std::int64_t
-      own_ns;  // just before the store that releases to peers (bracketed: before the collective)
-  std::int64_t
-      end_ns;  // after the first thread's share of the reduction (bracketed: after the collective)
+  // Just before the store that releases to peers (bracketed: before the collective).
+  std::int64_t own_ns;
+  std::int64_t reserved;
+  // After the first thread's share of the reduction (bracketed: after the collective); with the bits
+  // behind it one store of 16 bytes.
+  std::int64_t end_ns;
+  std::uint64_t waited;                      // bit p: p's flag was late and was polled for
   std::int64_t seen_ns[kMaxAllReduceRanks];  // just after the acquire of p's flag; own: 0
-  std::uint32_t waited;                      // bit p: p's flag was late and was polled for
-  std::uint32_t reserved;
 };
 
 // One graph replay.

@@ -65,7 +65,8 @@ RunControl measure_controls(const RankContext& context, Communicator& communicat
 
   const auto enqueue = [&](int ordinal) {
     enqueue_all_reduce(config.all_reduce, communicator, ordinal, control.all_reduce_bytes,
-                       nccl_input.data(), output.data(), ring, /*bracket=*/true, stream);
+                       nccl_input.data(), output.data(), ring, /*bracket=*/true,
+                       /*pdl=*/false, stream);
   };
   const auto barrier = [&](const char* what) {
     context.control->barrier(context.rank, context.control->deadlines().prepare_ns, what);

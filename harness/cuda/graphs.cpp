@@ -32,8 +32,10 @@ void record_read_done(cudaEvent_t event, cudaStream_t stream) {
 
 void enqueue_all_reduce(const std::string& kind, Communicator& communicator, int ordinal,
                         std::int64_t bytes, const void* nccl_input, void* output,
-                        const kernels::StampRing& ring, bool bracket, cudaStream_t stream) {
-  const kernels::AllReduceArgs args = communicator.all_reduce_args(ordinal, bytes, output, ring);
+                        const kernels::StampRing& ring, bool bracket, bool pdl,
+                        cudaStream_t stream) {
+  kernels::AllReduceArgs args = communicator.all_reduce_args(ordinal, bytes, output, ring);
+  args.pdl = pdl;
   if (const auto* kernel = kernels::find_all_reduce(kind, args.arena.world_size, bytes)) {
     check_cuda(kernel->launch(args, stream));
     return;
@@ -96,7 +98,7 @@ void enqueue_step_graph(const CudaCase& c, const StepGraph& graph, Communicator&
       // Brackets cost two nodes: the first all-reduce of a graph only, which the row reports.
       enqueue_all_reduce(c.config.all_reduce, communicator, ordinal, forward.all_reduce_bytes,
                          body.inputs[ordinal % 2], c.reduced.data(), graph.ring, ordinal == 0,
-                         stream);
+                         body.pdl, stream);
     };
     for (const int end = layer + forward.layers; layer < end; ++layer) {
       const kernels::LayerKind kind = kernels::layer_kind(body.tables.kind, body.shape.swa, layer);

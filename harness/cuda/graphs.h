@@ -84,9 +84,11 @@ GraphExec capture_step_graph(const CudaCase& c, int graph, std::int32_t captured
                              const RankContext& context, Communicator& communicator,
                              cudaStream_t stream, cudaEvent_t read_done = nullptr);
 
-// One all-reduce of the case's kind on the stream. nccl is bracketed by stamp nodes when `bracket`.
+// One all-reduce of the case's kind on the stream. nccl is bracketed by stamp nodes when `bracket`;
+// ours are launched programmatically with `pdl`.
 void enqueue_all_reduce(const std::string& kind, Communicator& communicator, int ordinal,
                         std::int64_t bytes, const void* nccl_input, void* output,
-                        const kernels::StampRing& ring, bool bracket, cudaStream_t stream);
+                        const kernels::StampRing& ring, bool bracket, bool pdl,
+                        cudaStream_t stream);
 
 }  // namespace tpjitter

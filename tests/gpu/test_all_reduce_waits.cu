@@ -143,6 +143,20 @@ TEST_P(AllReduceOfThree, NamesTheDeadPeerAndReleasesEveryone) {
   EXPECT_EQ(ranks[2].fault[0].written, 0u);
 }
 
+TEST_P(AllReduceOfThree, SendsNothingOnceAborted) {
+  AllReduceRanks ranks(3, 5'760);
+  upload(ranks[0].inputs[0].data(), std::vector<std::uint16_t>(2'880, 0x3f80));
+  upload(ranks[0].abort.data(), std::vector<std::uint32_t>{1});
+  check_cuda(GetParam().kernel.launch(ranks.args(0, 0, 5'760), ranks[0].stream.get()));
+  synchronize(ranks[0].stream.get());
+  for (const int peer : {1, 2}) {
+    for (const std::span<std::uint32_t> part : {ranks[peer].flags, ranks[peer].slots}) {
+      const std::vector<std::uint32_t> words = download(part.data(), part.size());
+      EXPECT_EQ(std::count(words.begin(), words.end(), 0u), std::ssize(words)) << "rank " << peer;
+    }
+  }
+}
+
 TEST_P(AllReduceOfThree, EndsAWaitWithoutDeadlineWhenTheHostAborts) {
   AllReduceRanks ranks(3, 5'760);
   const Stream side = make_stream();

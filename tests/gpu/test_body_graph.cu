@@ -60,8 +60,8 @@ std::string kernel_of(cudaGraphNode_t node) {
 
 bool triggers(cudaGraphNode_t producer) {
   const std::string name = kernel_of(producer);
-  for (const std::string_view body :
-       {"attention_kernel", "load_kernel", "empty_kernel", "head_kernel", "accept_kernel"}) {
+  for (const std::string_view body : {"attention_kernel", "load_kernel", "empty_kernel",
+                                      "head_kernel", "accept_kernel", "one_shot_pull_kernel"}) {
     if (name.find(body) != std::string::npos) return true;
   }
   return false;
@@ -172,44 +172,42 @@ TEST_F(BodyGraph, HasNoProgrammaticEdgesWithoutPdl) {
   }
 }
 
-// Whatever the producer: attention, load and fillers of each layer, head and accept, all of which
-// follow a kernel here. A fill takes the place of the producer, so the number stays.
+// Whatever the producer: every node of each layer, head and accept, all of which follow a kernel
+// here. A fill takes the place of the producer, so the number stays.
 TEST_F(BodyGraph, HasAProgrammaticEdgeIntoEveryBodyKernelWithPdl) {
   for (const bool swa : {false, true}) {
     for (const bool baked : {false, true}) {
       const CaseConfig config = small_case(swa, baked, true);
-      const std::int64_t fillers = config.nodes_per_layer - 4;
-      EXPECT_EQ(counts(config).programmatic, config.layers * (2 + fillers) + 2);
+      EXPECT_EQ(counts(config).programmatic, config.layers * config.nodes_per_layer + 2);
     }
   }
 }
 
-// Filler to filler, filler to the next layer's attention or the head, head to accept: with F
-// fillers a layer, L * F + 1. Without fillers an all-reduce precedes every kernel but the accept.
-TEST_F(BodyGraph, ChainsTheBodyKernelsBetweenAllReducesWithPdl) {
+// From every node of a layer to what follows it, all-reduces among them, and from head to accept.
+TEST_F(BodyGraph, ChainsTheBodyKernelsAndAllReducesWithPdl) {
   for (const bool swa : {false, true}) {
     for (const std::int64_t fillers : {0, 1, 3}) {
       CaseConfig config = small_case(swa, false, true);
       config.nodes_per_layer = 4 + fillers;
-      EXPECT_EQ(counts(config).chained, config.layers * fillers + 1);
+      EXPECT_EQ(counts(config).chained, config.layers * config.nodes_per_layer + 1);
     }
   }
 }
 
-// A full-attention layer's fills stand between its attention and the filler before it. Layer 0 has
-// no filler before it: there is no pair to break.
+// A full-attention layer's fills stand between its attention and the layer before it. Layer 0 has
+// none before it: there is no pair to break.
 TEST_F(BodyGraph, LosesALinkOfTheChainAtEachLayerWithBakedFills) {
   for (const bool swa : {false, true}) {
-    const CaseConfig config = small_case(swa, true, true);
-    const int persistent = counts(small_case(swa, false, true)).chained;
-    const int broken = swa ? full_layers(config) : full_layers(config) - 1;
-    EXPECT_GT(broken, 0);
-    EXPECT_EQ(counts(config).chained, persistent - broken);
+    for (const std::int64_t nodes : {4, 6}) {  // a filler or an all-reduce ahead of the attention
+      CaseConfig config = small_case(swa, false, true);
+      config.nodes_per_layer = nodes;
+      const int persistent = counts(config).chained;
+      config.fills = "baked";
+      const int broken = swa ? full_layers(config) : full_layers(config) - 1;
+      EXPECT_GT(broken, 0);
+      EXPECT_EQ(counts(config).chained, persistent - broken);
+    }
   }
-  // Between all-reduce and attention there was no chain.
-  CaseConfig config = small_case(true, true, true);
-  config.nodes_per_layer = 4;
-  EXPECT_EQ(counts(config).chained, 1);
 }
 
 TEST_F(BodyGraph, LeavesEveryCounterAtZero) {
