@@ -3,9 +3,12 @@
 
 Times every call of the op-by-op rebuild in normal decode, from Python and from C++ (libtorch), and
 writes the quantiles by kind of call as the profiles `python` and `libtorch`, scaled so that whole
-rebuilds of normal decode come out right. Then checks them on the other phases: PyTorch and tpjitter's `aten` with the profile take turns in one run, and whole
-rebuilds are compared at p50 and p99. Files in --output: python.json, libtorch.json (for
-harness/contract/dispatch_profiles, then build again), calibration.md and calibration.json.
+rebuilds of normal decode come out right. Then checks them on the other phases: PyTorch and
+tpjitter's `aten` with the profile take turns in one run, and whole rebuilds are compared at p50 and
+p99. A core of a shared host runs at two speeds, for a second or so each: turns in which it ran slow
+by a loop of plain Python are taken again, on both sides, and counted. Files in --output:
+python.json, libtorch.json (for harness/contract/dispatch_profiles, then build again),
+calibration.md and calibration.json.
 Needs a GPU, PyTorch with CUDA, ninja, and dispatch_samples in the build folder.
 Exit code: 0 all phases within the target, 1 not, 2 usage, 77 no GPU.
 """
@@ -33,6 +36,48 @@ QUANTILES = 64
 BLOCK, WARMUPS = 50, 10  # rebuilds of a turn
 CALIBRATED = "normal_decode"
 TARGET = 0.15  # of the p50, other phases
+SLOW = 1.12  # times the core's own speed: by plain Python, neighbours make it 1.6
+PATIENCE_S = 60  # for slow turns, in all
+
+
+class Core:
+    """The core of both sides, and the turns that count: those at its own speed."""
+
+    def __init__(self):
+        cores = sorted(os.sched_getaffinity(0))
+        speeds = []
+        for core in cores:
+            os.sched_setaffinity(0, {core})
+            speeds.append((self.loop(100), core))
+        self.own, self.number = min(speeds)
+        os.sched_setaffinity(0, {self.number})
+        self.turns = self.slow = self.kept_slow = 0
+        self.lost_s = 0.0
+
+    @staticmethod
+    def loop(count):
+        samples = []
+        for _ in range(count):
+            begin = time.perf_counter_ns()
+            total = 0
+            for i in range(1000):
+                total += i * i
+            samples.append(time.perf_counter_ns() - begin)
+        return middle(samples)
+
+    def turn(self, measure):
+        while True:
+            begin = time.perf_counter()
+            before = self.loop(9)
+            result = measure()
+            self.turns += 1
+            if max(before, self.loop(9)) <= SLOW * self.own:
+                return result
+            self.slow += 1
+            if self.lost_s > PATIENCE_S:
+                self.kept_slow += 1  # the document says so
+                return result
+            self.lost_s += time.perf_counter() - begin
 
 
 class Python:
@@ -191,7 +236,7 @@ def scale(tables, factor):
     return {kind: [max(1, round(ns * factor)) for ns in table] for kind, table in tables.items()}
 
 
-def calibrate(flavours, costs, ours, rounds):
+def calibrate(flavours, costs, ours, core, rounds):
     """Calls and whole rebuilds of normal decode in turn, with tpjitter's turns between them."""
     calibrations = {name: Calibration(cost) for name, cost in costs.items()}
     order = [(swa, flavour) for (phase, swa), pair in flavours.items() if phase == CALIBRATED
@@ -200,18 +245,18 @@ def calibrate(flavours, costs, ours, rounds):
         random.shuffle(order)
         for swa, flavour in order:
             calibration = calibrations[flavour.name]
-            calibration.calls[swa] += turn(flavour.calls)
+            calibration.calls[swa] += core.turn(lambda: turn(flavour.calls))
             ours.take(CALIBRATED, swa, "-", BLOCK)
-            calibration.totals[swa] += turn(flavour.run)
+            calibration.totals[swa] += core.turn(lambda: turn(flavour.run))
             ours.take(CALIBRATED, swa, "-", BLOCK)
     return calibrations
 
 
-def settle(flavours, program, profiles, files, rounds):
+def settle(flavours, program, profiles, files, core, rounds):
     """Scales each profile once more: whole rebuilds of normal decode against the model's."""
     ours = Tpjitter(program, files)
     calibrated = {key: pair for key, pair in flavours.items() if key[0] == CALIBRATED}
-    rows = check(calibrated, ours, rounds)
+    rows = check(calibrated, ours, core, rounds)
     ours.close()
     for name, document in profiles.items():
         ratios = [1 / row["ratio_p50"] for row in rows if row["profile"] == name]
@@ -242,7 +287,7 @@ def profile_document(name, calibration, rounds):
                 quantiles_ns=quantiles, rebuild_permille=permille)
 
 
-def check(flavours, ours, rounds):
+def check(flavours, ours, core, rounds):
     """Whole rebuilds of PyTorch and of `aten` with its profile, taking turns."""
     samples = {}
     keys = [(key, i) for key in flavours for i in range(2)]
@@ -251,8 +296,8 @@ def check(flavours, ours, rounds):
         for (phase, swa), i in keys:
             flavour = flavours[(phase, swa)][i]
             theirs, mine = samples.setdefault((flavour.name, phase, swa), ([], []))
-            theirs += turn(flavour.run)
-            mine += ours.take(phase, swa, flavour.name, BLOCK)
+            theirs += core.turn(lambda: turn(flavour.run))
+            mine += core.turn(lambda: ours.take(phase, swa, flavour.name, BLOCK))
     rows = []
     for (profile, phase, swa), (theirs, mine) in sorted(
             samples.items(), key=lambda s: (s[0][0], PHASES.index(s[0][1]), s[0][2])):
@@ -268,13 +313,16 @@ def check(flavours, ours, rounds):
     return rows
 
 
-def markdown(rows, profiles):
+def markdown(rows, profiles, core):
     measured = profiles["python"]["measured"]
     lines = ["# Dispatcher calls: PyTorch's own, and `aten` with the measured profiles", "",
              f"{measured['gpu']}, {measured['cpu']}, PyTorch {measured['pytorch']}, CUDA "
              f"{measured['cuda']}, {measured['date']}. Made by `scripts/calibrate_dispatch.py`.", "",
              f"Batch {BATCH}, {CONTEXT} tokens, page {PAGE}. Profiles from {CALIBRATED}, with and "
-             f"without SWA; the other phases check them: within {TARGET:.0%} at p50.", "",
+             f"without SWA; the other phases check them: within {TARGET:.0%} at p50. Of "
+             f"{core.turns} turns on core {core.number}, {core.slow} were slow by the loop of plain "
+             f"Python, over {SLOW} times the {core.own / 1000:.1f} us of the core at its own speed, "
+             f"and were taken again; {core.kept_slow} were kept all the same.", "",
              "| profile | phase | SWA | PyTorch us: p50 / p99 | tpjitter us: p50 / p99 | "
              "ratio p50 / p99 | p50 in target |", "|---|---|---|---|---|---|---|"]
     for r in rows:
@@ -316,7 +364,7 @@ def main():
         library = build_libtorch(folder)
     # One core for both sides, so that they are compared on the same one; torch has its threads.
     torch.zeros(1, device="cuda")
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    core = Core()
 
     flavours = {}
     for phase in PHASES:
@@ -332,22 +380,25 @@ def main():
     costs = {"python": Python.stamp_cost_ns(), "libtorch": library.stamp_cost_ns()}
     profiles, files = {}, {}
     ours = Tpjitter(program, {})
-    calibrations = calibrate(flavours, costs, ours, options.rounds)
+    calibrations = calibrate(flavours, costs, ours, core, options.rounds)
     ours.close()
     for name, calibration in calibrations.items():
         profiles[name] = profile_document(name, calibration, options.rounds)
         files[name] = output / f"{name}.json"
         files[name].write_text(json.dumps(profiles[name]) + "\n")
-    settle(flavours, program, profiles, files, max(2, options.rounds // 4))
+    settle(flavours, program, profiles, files, core, max(2, options.rounds // 4))
     ours = Tpjitter(program, files)
-    rows = check(flavours, ours, options.rounds)
+    rows = check(flavours, ours, core, options.rounds)
     ours.close()
 
     revision = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True,
                               text=True, cwd=pathlib.Path(__file__).parent).stdout.strip()
-    document = dict(measured=profiles["python"]["measured"], git_revision=revision, rows=rows)
+    turns = dict(core=core.number, loop_ns=core.own, all=core.turns, slow=core.slow,
+                 kept_slow=core.kept_slow)
+    document = dict(measured=profiles["python"]["measured"], git_revision=revision, turns=turns,
+                    rows=rows)
     (output / "calibration.json").write_text(json.dumps(document, indent=1) + "\n")
-    (output / "calibration.md").write_text(markdown(rows, profiles))
+    (output / "calibration.md").write_text(markdown(rows, profiles, core))
     return 0 if all(row["met"] or row["calibrated_on"] for row in rows) else 1
 
 
