@@ -14,7 +14,10 @@
 //           accesses: both want every load of a thread in flight before its first use.
 // Traffic:  pages * (4 read + 4 written), with SWA pages * (8 read + 4 written) more, where pages is
 //           batch_size * max_seq_pages or the live ones; 12 to 24 bytes a request; 16 a swa_out
-//           entry. From page size 8 on each slot lies in a 32-byte sector of its own.
+//           entry. From page size 8 on each slot lies in a 32-byte sector of its own. By ncu on an
+//           H200 at batch 64, context 131072, page 16 with SWA: 55 MB read from DRAM for the 6.3 MB
+//           that are used, 61 % of its bandwidth with 89 % of the warps active; 2.4 MB written
+//           there, the rest stays in L2.
 // SASS:     sm_90: 32 registers, no spills; the slot loads of a thread are issued before the first
 //           is used, then all its mapping loads, then the stores.
 // Limits:   any batch_size; capturable; no host sync; page_size a power of two. With kLive entries

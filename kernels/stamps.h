@@ -12,7 +12,8 @@ namespace tpjitter::kernels {
 
 // One all-reduce on one rank. ns of this rank's globaltimer; 0: not taken.
 struct alignas(16) AllReduceStamp {
-  // Just before the store that releases to peers (bracketed: before the collective).
+  // At the store that releases to peers: just before it, with push just behind its first
+  // (bracketed: before the collective).
   std::int64_t own_ns;
   std::int64_t reserved;
   // After the first thread's share of the reduction (bracketed: after the collective); with the bits
