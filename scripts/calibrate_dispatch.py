@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from statistics import mean
 
 try:
     import torch
@@ -203,8 +204,8 @@ class Calibration:
         """Quantiles of a call by kind, ns, and of a whole rebuild against the median, permille.
 
         A machine that is slow for a while makes all calls of a rebuild slow. So calls are taken
-        relative to their rebuild, and what rebuilds differ by is a table of its own. Stamping costs
-        time too: the calls are scaled to what rebuilds without stamps take.
+        relative to their rebuild, and what rebuilds differ by beyond their calls is a table of its
+        own. Stamping costs time too: the calls are scaled to what rebuilds without stamps take.
         """
         by_kind, ratios, permille = {}, [], []
         for swa, rebuilds in self.calls.items():
@@ -222,7 +223,9 @@ class Calibration:
             modelled = sum(sum(tables[kind]) / QUANTILES for kind, _ in rebuilds[0])
             ratios.append(middle(self.totals[swa]) / modelled)
         scaled = scale(tables, sum(ratios) / len(ratios))
-        return {kind: scaled[kind] for kind in KINDS if kind in scaled}, spread(permille)
+        kinds = {swa: [kind for kind, _ in rebuilds[0]] for swa, rebuilds in self.calls.items()}
+        return ({kind: scaled[kind] for kind in KINDS if kind in scaled},
+                common_part(tables, spread(permille), kinds, self.totals))
 
 
 def spread(values):
@@ -234,6 +237,31 @@ def spread(values):
 
 def scale(tables, factor):
     return {kind: [max(1, round(ns * factor)) for ns in table] for kind, table in tables.items()}
+
+
+def common_part(tables, permille, kinds, totals):
+    """The whole rebuilds' spread, less what drawing each call by itself brings already: drawn in
+    towards 1000 until modelled rebuilds have the measured p99 / p50."""
+    def tail(samples):
+        return quantile(samples, 0.99) / middle(samples)
+
+    def drawn(table):
+        return torch.tensor(table, dtype=torch.float64)[torch.randint(QUANTILES, (20000,))]
+
+    def modelled(share):
+        factor = 1000 + share * (drawn(permille) - 1000)
+        return mean([tail((sum(drawn(tables[kind]) for kind in calls) * factor).tolist())
+                     for calls in kinds.values()])
+
+    torch.manual_seed(1)
+    wanted = mean([tail(samples) for samples in totals.values()])
+    low, high = 0.0, 1.0
+    if modelled(high) <= wanted:
+        return permille
+    for _ in range(12):
+        share = (low + high) / 2
+        low, high = (low, share) if modelled(share) > wanted else (share, high)
+    return [max(1, round(1000 + low * (value - 1000))) for value in permille]
 
 
 def calibrate(flavours, costs, ours, core, rounds):
