@@ -135,20 +135,28 @@ void add_gate_commands(CLI::App& app, int& exit_code) {
   CLI::App* gate = app.add_subcommand(
       "gate", "Verdict on a run against a baseline and thresholds, as an exit code");
   gate->add_option("run", request->runs, "Run directories of the contender")->required();
-  gate->add_option("--baseline", request->baselines, "Run directories or baseline files");
-  gate->add_option("--thresholds", request->thresholds, "Thresholds file, TOML");
-  gate->add_option("--allow", request->allow, "Key that may differ, repeatable")
-      ->allow_extra_args(false);
-  gate->add_option("--junit", request->junit, "JUnit XML file to write");
-  gate->add_option("--markdown", request->markdown, "Markdown file to write");
-  gate->add_option("--annotations", request->annotations,
-                   "Also print annotations as this CI system reads them")
-      ->check(CLI::IsMember({"github", "gitlab"}));
-  gate->add_option("--annotations-file", request->annotations_file,
-                   "File for them instead; gitlab needs one");
-  gate->add_flag("--json", request->json, "Result as JSON");
-  gate->add_flag("--init", request->init, "Print thresholds with this run's noise instead");
-  gate->add_option("-o", request->output, "File for --init");
+  // An empty name, as of a CI variable that is not set, would quietly be none.
+  std::vector<CLI::Option*> of_verdict = {
+      gate->add_option("--baseline", request->baselines, "Run directories or baseline files")
+          ->check(not_empty()),
+      gate->add_option("--thresholds", request->thresholds, "Thresholds file, TOML")
+          ->check(not_empty()),
+      gate->add_option("--allow", request->allow, "Key that may differ, repeatable")
+          ->allow_extra_args(false),
+      gate->add_option("--junit", request->junit, "JUnit XML file to write")->check(not_empty()),
+      gate->add_option("--markdown", request->markdown, "Markdown file to write")
+          ->check(not_empty()),
+      gate->add_option("--annotations", request->annotations,
+                       "Also print annotations as this CI system reads them")
+          ->check(CLI::IsMember({"github", "gitlab"})),
+      gate->add_option("--annotations-file", request->annotations_file,
+                       "File for them instead; gitlab needs one")
+          ->check(not_empty()),
+      gate->add_flag("--json", request->json, "Result as JSON")};
+  CLI::Option* init =
+      gate->add_flag("--init", request->init, "Print thresholds with this run's noise instead");
+  for (CLI::Option* option : of_verdict) init->excludes(option);
+  gate->add_option("-o", request->output, "File for --init")->check(not_empty());
   gate->callback([request, &exit_code] {
     if (!request->init && !request->output.empty()) {
       throw ConfigError("gate: -o goes with --init; --junit and --markdown name other files");
@@ -170,7 +178,8 @@ void add_gate_commands(CLI::App& app, int& exit_code) {
   CLI::App* compare = app.add_subcommand("compare", "What changed from one run to another");
   compare->add_option("base", sides->baselines[0], "Run directory or baseline file")->required();
   compare->add_option("contender", sides->runs[0], "Run directory or baseline file")->required();
-  compare->add_option("--thresholds", sides->thresholds, "Thresholds file, TOML");
+  compare->add_option("--thresholds", sides->thresholds, "Thresholds file, TOML")
+      ->check(not_empty());
   compare->add_option("--allow", sides->allow, "Key that may differ, repeatable")
       ->allow_extra_args(false);
   compare->add_flag("--json", sides->json, "Result as JSON");
@@ -181,7 +190,7 @@ void add_gate_commands(CLI::App& app, int& exit_code) {
   baseline->require_subcommand(1);
   CLI::App* make = baseline->add_subcommand("make", "Make one of one or more runs");
   make->add_option("run", made->runs, "Run directories")->required();
-  make->add_option("-o", made->output, "Baseline file to write")->required();
+  make->add_option("-o", made->output, "Baseline file to write")->required()->check(not_empty());
   make->callback([made, &exit_code] {
     const LaunchSet set = read_sides(made->runs);
     if (!set.incomplete.empty()) {

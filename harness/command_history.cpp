@@ -186,7 +186,9 @@ void add_history_command(CLI::App& app, int& exit_code) {
   history->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, int (*call)(const HistoryRequest&)) {
     CLI::App* command = history->add_subcommand(name, help);
-    command->add_option("--db", request->file, "The history, a SQLite file")->capture_default_str();
+    command->add_option("--db", request->file, "The history, a SQLite file")
+        ->capture_default_str()
+        ->check(not_empty());
     command->callback([request, call, &exit_code] { exit_code = call(*request); });
     return command;
   };

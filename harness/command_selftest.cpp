@@ -131,7 +131,8 @@ void add_selftest_command(CLI::App& app, int& exit_code) {
   selftest->add_option("--world-size", flags->ranks, "Ranks")
       ->check(CLI::Range(2, kMaxWorldSize))
       ->capture_default_str();
-  selftest->add_option("--out", flags->run.out, "Run directory to keep (default: a temporary one)");
+  selftest->add_option("--out", flags->run.out, "Run directory to keep (default: a temporary one)")
+      ->check(not_empty());
   selftest->add_flag("--overwrite", flags->run.overwrite, "Replace the run that --out holds");
   selftest
       ->add_option("--delays", flags->delays,

@@ -22,14 +22,17 @@ std::string gpus_where(const MachineFacts& f, Is is) {
   }
   return list;
 }
-// For GPUs whose fact `key` is `bad`.
-template <class Value>
-std::string gpus_with(const MachineFacts& f, const char* key, const Value& bad) {
-  return gpus_where(f, [&](const Json& gpu) { return fact(gpu, key) == bad; });
-}
-bool gpus_tell(const MachineFacts& f, const char* key) {
-  return f.on_gpus() &&
-         !gpus_where(f, [&](const Json& g) { return !fact(g, key).is_null(); }).empty();
+
+// A check of each GPU's fact `key`, where any of them tells it. `bad.text` has {} for the GPUs that
+// fail.
+template <class IsBad>
+Found each_gpu(const MachineFacts& f, const char* key, IsBad is_bad, const char* ok,
+               const Verdict& bad) {
+  const auto tells = [&](const Json& gpu) { return !fact(gpu, key).is_null(); };
+  if (!f.on_gpus() || gpus_where(f, tells).empty()) return std::nullopt;
+  const std::string with = gpus_where(f, is_bad);
+  if (with.empty()) return Verdict{kOk, ok, ""};
+  return Verdict{bad.severity, fmt::format(fmt::runtime(bad.text), with), bad.advice};
 }
 
 Found gpus(const MachineFacts& f) {
@@ -107,18 +110,19 @@ Found peer_access(const MachineFacts& f) {
 }
 
 Found nvlink(const MachineFacts& f) {
-  if (f.gpus < 2 || !gpus_tell(f, "nvlinks_active")) return std::nullopt;
-  const std::string without = gpus_with(f, "nvlinks_active", 0);
-  if (without.empty()) return Verdict{kOk, "NVLink is up on every GPU", ""};
-  return Verdict{kAdvice,
-                 fmt::format("GPU {} has no active NVLink: all-reduces go over PCIe", without),
-                 "compare only with machines wired alike"};
+  if (f.gpus < 2) return std::nullopt;
+  return each_gpu(f, "nvlinks_active",
+                  [](const Json& gpu) { return fact(gpu, "nvlinks_active") == 0; },
+                  "NVLink is up on every GPU",
+                  {kAdvice, "GPU {} has no active NVLink: all-reduces go over PCIe",
+                   "compare only with machines wired alike"});
 }
 
 // GPUs with a setting that is wrong in itself: "... on GPU 0, 2: what it means".
 Found setting(const MachineFacts& f, const char* key, bool bad, Severity severity, const char* text,
               const char* means, const char* advice) {
-  const std::string with = f.on_gpus() ? gpus_with(f, key, bad) : "";
+  if (!f.on_gpus()) return std::nullopt;
+  const std::string with = gpus_where(f, [&](const Json& gpu) { return fact(gpu, key) == bad; });
   if (with.empty()) return std::nullopt;
   return Verdict{severity, fmt::format("{} on GPU {}: {}", text, with, means), advice};
 }
@@ -142,74 +146,66 @@ Found gpu_ecc(const MachineFacts& f) {
 }
 
 Found compute_mode(const MachineFacts& f) {
-  if (!gpus_tell(f, "compute_mode")) return std::nullopt;
-  const std::string with = gpus_where(f, [](const Json& g) {
-    return fact(g, "compute_mode").is_string() && fact(g, "compute_mode") != "default";
-  });
-  if (with.empty()) return Verdict{kOk, "compute mode is default", ""};
-  return Verdict{kUnusable,
-                 fmt::format("GPU {} is in exclusive or prohibited mode: peers cannot open "
-                             "its memory",
-                             with),
-                 "set it to default with `nvidia-smi -c 0`"};
+  const auto is_bad = [](const Json& gpu) {
+    const Json& mode = fact(gpu, "compute_mode");
+    return mode.is_string() && mode != "default";
+  };
+  return each_gpu(
+      f, "compute_mode", is_bad, "compute mode is default",
+      {kUnusable, "GPU {} is in exclusive or prohibited mode: peers cannot open its memory",
+       "set it to default with `nvidia-smi -c 0`"});
 }
 
 Found gpu_processes(const MachineFacts& f) {
-  if (!gpus_tell(f, "processes")) return std::nullopt;
-  const std::string with = gpus_where(f, [](const Json& g) {
-    return fact(g, "processes").is_number() && fact(g, "processes") > 0;
-  });
-  if (with.empty()) return Verdict{kOk, "no other process is on the GPUs", ""};
-  return Verdict{kDoubtful,
-                 fmt::format("another process is on GPU {}: its kernels are in the figures", with),
-                 "end it, or take other GPUs with CUDA_VISIBLE_DEVICES"};
+  const auto is_bad = [](const Json& gpu) {
+    const Json& processes = fact(gpu, "processes");
+    return processes.is_number() && processes > 0;
+  };
+  return each_gpu(f, "processes", is_bad, "no other process is on the GPUs",
+                  {kDoubtful, "another process is on GPU {}: its kernels are in the figures",
+                   "end it, or take other GPUs with CUDA_VISIBLE_DEVICES"});
 }
 
 Found gpu_throttled(const MachineFacts& f) {
-  if (!gpus_tell(f, "throttle_reasons")) return std::nullopt;
-  // NVML: software power cap, hardware slowdown, software and hardware thermal, power brake.
-  constexpr std::uint64_t kSlowed = 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
-  const std::string with = gpus_where(f, [](const Json& g) {
-    const Json& reasons = fact(g, "throttle_reasons");
+  const auto is_bad = [](const Json& gpu) {
+    // NVML: software power cap, hardware slowdown, software and hardware thermal, power brake.
+    constexpr std::uint64_t kSlowed = 0x4 | 0x8 | 0x20 | 0x40 | 0x80;
+    const Json& reasons = fact(gpu, "throttle_reasons");
     return reasons.is_number_integer() && (reasons.get<std::uint64_t>() & kSlowed) != 0;
-  });
-  if (with.empty()) return Verdict{kOk, "no GPU is throttled", ""};
-  return Verdict{kDoubtful, fmt::format("GPU {} is slowed by heat or its power limit", with),
-                 "let it cool, raise the power limit, and compare the clocks in the record"};
+  };
+  return each_gpu(f, "throttle_reasons", is_bad, "no GPU is throttled",
+                  {kDoubtful, "GPU {} is slowed by heat or its power limit",
+                   "let it cool, raise the power limit, and compare the clocks in the record"});
 }
 
 Found gpu_clocks(const MachineFacts& f) {
-  if (!gpus_tell(f, "max_sm_clock_mhz")) return std::nullopt;
-  const std::string below = gpus_where(f, [](const Json& g) {
-    const Json &now = fact(g, "sm_clock_mhz"), &most = fact(g, "max_sm_clock_mhz");
+  const auto is_bad = [](const Json& gpu) {
+    const Json &now = fact(gpu, "sm_clock_mhz"), &most = fact(gpu, "max_sm_clock_mhz");
     return now.is_number() && most.is_number() && now < most;
-  });
-  if (below.empty()) return Verdict{kOk, "SM clocks are at their maximum", ""};
-  return Verdict{
-      kAdvice,
-      fmt::format("GPU {} is below its maximum SM clock: an idle GPU clocks down, and "
-                  "the first steps pay for it",
-                  below),
-      "lock the clocks with `nvidia-smi -lgc` where that is allowed; warm-up steps help"};
+  };
+  return each_gpu(
+      f, "max_sm_clock_mhz", is_bad, "SM clocks are at their maximum",
+      {kAdvice,
+       "GPU {} is below its maximum SM clock: an idle GPU clocks down, and the first steps pay "
+       "for it",
+       "lock the clocks with `nvidia-smi -lgc` where that is allowed; warm-up steps help"});
 }
 
 Found gpu_numa(const MachineFacts& f) {
-  if (!gpus_tell(f, "numa_node")) return std::nullopt;
   const Json &nodes = env(f, "numa_cpus"), &allowed = env(f, "cpus_allowed");
-  const std::string far = gpus_where(f, [&](const Json& gpu) {
+  const auto is_bad = [&](const Json& gpu) {
     const Json& node = fact(gpu, "numa_node");
     if (!node.is_number_integer() || node.get<std::size_t>() >= nodes.size()) return false;
     const auto cpus = parse_cpu_list(nodes[node.get<std::size_t>()].get<std::string>());
     return std::none_of(cpus.begin(), cpus.end(), [&](int cpu) {
       return std::find(allowed.begin(), allowed.end(), cpu) != allowed.end();
     });
-  });
-  if (far.empty()) return Verdict{kOk, "each GPU has allowed CPUs on its NUMA node", ""};
-  return Verdict{kDoubtful,
-                 fmt::format("no allowed CPU is on the NUMA node of GPU {}: its rank launches "
-                             "over the socket link",
-                             far),
-                 "allow the CPUs of that node (taskset, cpuset)"};
+  };
+  return each_gpu(
+      f, "numa_node", is_bad, "each GPU has allowed CPUs on its NUMA node",
+      {kDoubtful,
+       "no allowed CPU is on the NUMA node of GPU {}: its rank launches over the socket link",
+       "allow the CPUs of that node (taskset, cpuset)"});
 }
 
 constexpr MachineCheck kChecks[] = {

@@ -13,6 +13,7 @@
 #include "harness/clock.h"
 #include "harness/contract/dispatch_profile.h"
 #include "harness/contract/error.h"
+#include "harness/contract/metadata_paths.h"
 #include "harness/doctor.h"
 #include "harness/environment.h"
 #include "harness/messages.h"
@@ -164,6 +165,9 @@ class Launcher {
                                 std::nullopt});
     }
     describe_dispatch();
+    for (const std::string& note : plan_.notes) {
+      info_.warnings.push_back({"key_without_effect", note, std::nullopt});
+    }
     info_.model = plan_.backend->model();
     info_.clock["pairs"] = Json::array();
     info_.clock["points"] = Json::array();
@@ -199,6 +203,9 @@ class Launcher {
     rank_plan.launch = launch;
     rank_plan.order = plan_.order(launch);
     for (const PlannedCase& c : plan_.cases) rank_plan.cases.push_back(c.config);
+    for (int k = 0; k < plan_.world_size; ++k) {
+      rank_plan.numa_nodes.push_back(plan_.backend->numa_node(k));
+    }
     ControlSegment control =
         ControlSegment::create(plan_.world_size, launch, plan_.rows_per_block(),
                                rank_plan_to_text(rank_plan), options_.deadline_scale);
@@ -248,7 +255,7 @@ class Launcher {
 
   // Whether step.op_overhead_ns reaches the path.
   static bool has_calls(const CaseConfig& config) {
-    return config.path == "aten" || config.path == "page_table_kernel";
+    return metadata_path(config.path).modelled_calls;
   }
 
   // What step.op_overhead_ns adds: profiles as they were measured, and what that makes of skew.

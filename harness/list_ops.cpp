@@ -1,5 +1,5 @@
-// Add a path: a row in kRecordedPaths. The sizes are those of the measured runs: the batch's
-// longest request shorter than the static width, and out_cache_loc shorter than its buffer.
+// A path's operations by its form. The sizes are those of the measured runs: the batch's longest
+// request shorter than the static width, and out_cache_loc shorter than its buffer.
 #include "harness/list_ops.h"
 
 #include <fmt/format.h>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "harness/contract/error.h"
+#include "harness/contract/metadata_paths.h"
 #include "harness/contract/phase_row.h"
 #include "kernels/metadata_aten.h"
 #include "kernels/metadata_page_table.h"
@@ -69,34 +70,54 @@ AtenMetadataArgs recorded_args(DecodePhase phase, bool swa) {
   return args;
 }
 
-void record_aten(RecordingTensorOps& ops, DecodePhase phase, const AtenMetadataArgs& args) {
-  kernels::rebuild_metadata_aten(ops, phase, args);
+// Of a form that issues tensor operations. `rebuild(ops)`.
+template <class Rebuild>
+std::vector<RecordedOperation> record_operations(Rebuild rebuild) {
+  kernels::AddressSource addresses;
+  kernels::TensorAllocator allocator(addresses.block_source());
+  RecordingTensorOps ops(allocator, kLongestTokens);
+  rebuild(ops);
+  return ops.operations();
 }
 
-void record_page_table(RecordingTensorOps& ops, DecodePhase phase, const AtenMetadataArgs& args) {
-  kernels::PageTableMetadataArgs page_table;
-  page_table.metadata = args.metadata;
-  page_table.full_to_swa_len = args.full_to_swa_len;
-  kernels::rebuild_metadata_page_table(ops, phase, page_table);
+RecordedOperation one_launch(const char* name, kernels::OperationKind kind,
+                             const AtenMetadataArgs& args) {
+  RecordedOperation launch;
+  launch.name = name;
+  launch.kind = kind;
+  launch.shape = {args.metadata.batch_size, args.metadata.max_seq_pages};
+  launch.kernel_launches = 1;
+  return launch;
 }
 
-struct RecordedPath {
-  const char* name;
-  // Null: the path issues no tensor operations, only `launch`.
-  void (*record)(RecordingTensorOps& ops, DecodePhase phase, const AtenMetadataArgs& args);
-  const char* launch;  // its one launch, null: the host does nothing
-  kernels::OperationKind kind = kernels::OperationKind::kKernel;
-};
-
-constexpr RecordedPath kRecordedPaths[] = {
-    {"aten", record_aten, nullptr},
-    {"page_table_kernel", record_page_table, nullptr},
-    {"glue_graph", nullptr, "cudaGraphLaunch", kernels::OperationKind::kGraph},
-    {"fused", nullptr, "fused_metadata_kernel"},
-    {"fused_in_graph", nullptr, nullptr},
-    {"fused_multi", nullptr, "fused_multi_kernel"},  // in target-verify nothing: see record
-    {"torch", record_aten, nullptr},                 // the same calls
-};
+// What the host does for a rebuild.
+std::vector<RecordedOperation> record(const MetadataPath& path, DecodePhase phase, bool swa) {
+  using kernels::OperationKind;
+  if (path.in_graph) return {};
+  const AtenMetadataArgs args = recorded_args(phase, swa);
+  switch (path.form) {
+    case RebuildForm::kOperations:
+    case RebuildForm::kTorch:  // the same calls
+      return record_operations(
+          [&](RecordingTensorOps& ops) { kernels::rebuild_metadata_aten(ops, phase, args); });
+    case RebuildForm::kPageTable:
+      return record_operations([&](RecordingTensorOps& ops) {
+        kernels::PageTableMetadataArgs page_table;
+        page_table.metadata = args.metadata;
+        page_table.full_to_swa_len = args.full_to_swa_len;
+        kernels::rebuild_metadata_page_table(ops, phase, page_table);
+      });
+    case RebuildForm::kGlueGraph:
+      return {one_launch("cudaGraphLaunch", OperationKind::kGraph, args)};
+    case RebuildForm::kOneKernel:
+      return {one_launch("fused_metadata_kernel", OperationKind::kKernel, args)};
+    case RebuildForm::kMergedKernel:
+      // The launch at the step's first draft pass has rebuilt it.
+      if (phase == DecodePhase::kTargetVerify) return {};
+      return {one_launch("fused_multi_kernel", OperationKind::kKernel, args)};
+  }
+  return {};
+}
 
 std::string joined(std::span<const std::string> names) {
   std::string text;
@@ -110,12 +131,10 @@ ConfigError none_of(const char* flag, const std::string& name, std::span<const s
   return ConfigError(fmt::format("list ops: {} {}; allowed: {}", flag, problem, joined(names)));
 }
 
-const RecordedPath& find_path(const std::string& name) {
+const MetadataPath& find_path(const std::string& name) {
+  if (const MetadataPath* path = find_metadata_path(name)) return *path;
   std::vector<std::string> names;
-  for (const RecordedPath& path : kRecordedPaths) {
-    if (path.name == name) return path;
-    names.emplace_back(path.name);
-  }
+  for (const MetadataPath& path : kMetadataPaths) names.emplace_back(path.name);
   throw none_of("--path", name, names);
 }
 
@@ -133,26 +152,6 @@ static_assert(static_cast<int>(DecodePhase::kDraftExtendStrided) ==
               static_cast<int>(DecodePhase::kTargetVerify) ==
                   static_cast<int>(Phase::kTargetVerify));
 
-std::vector<RecordedOperation> record(const RecordedPath& path, DecodePhase phase, bool swa) {
-  const AtenMetadataArgs args = recorded_args(phase, swa);
-  if (path.record != nullptr) {
-    kernels::AddressSource addresses;
-    kernels::TensorAllocator allocator(addresses.block_source());
-    RecordingTensorOps ops(allocator, kLongestTokens);
-    path.record(ops, phase, args);
-    return ops.operations();
-  }
-  if (path.launch == nullptr) return {};
-  // The launch at the step's first draft pass has rebuilt it.
-  if (path.name == std::string("fused_multi") && phase == DecodePhase::kTargetVerify) return {};
-  RecordedOperation launch;
-  launch.name = path.launch;
-  launch.kind = path.kind;
-  launch.shape = {args.metadata.batch_size, args.metadata.max_seq_pages};
-  launch.kernel_launches = 1;
-  return {launch};
-}
-
 std::string shape_text(const Json& shape) {
   std::string text;
   for (const Json& size : shape) text += fmt::format("{}{}", text.empty() ? "" : ", ", size.dump());
@@ -162,7 +161,7 @@ std::string shape_text(const Json& shape) {
 }  // namespace
 
 Json list_ops(const std::string& path, const std::string& phase, bool swa) {
-  const RecordedPath& recorded = find_path(path);
+  const MetadataPath& recorded = find_path(path);
   Json ops = Json::array();
   kernels::OperationCounts totals;
   for (const RecordedOperation& operation : record(recorded, find_phase(phase), swa)) {

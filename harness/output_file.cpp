@@ -13,6 +13,9 @@ namespace tpjitter {
 
 void write_output_file(const std::filesystem::path& path, const std::string& text,
                        const std::string& flag) {
+  if (path == "-") {
+    throw ConfigError(fmt::format("{} -: names no file; /dev/stdout is standard output", flag));
+  }
   const std::string name = path.filename().string();
   if (name == "run.json" || (name.starts_with("rank") && name.ends_with(".npy"))) {
     throw ConfigError(

@@ -10,15 +10,6 @@
 namespace tpjitter {
 namespace {
 
-struct NullDevice {
-  void wait_accept(std::int64_t) {}
-  void check_device(std::int64_t) {}
-  void copy_inputs(int) {}
-  void rebuild_metadata(int) {}
-  void launch_graph(int) {}
-  void stage_inputs(std::int64_t) {}
-};
-
 constexpr int kBatches = 21;
 constexpr int kPerBatch = 200;
 

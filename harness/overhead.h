@@ -3,9 +3,21 @@
 // without recording nothing is left of it. Measured by each rank before its cases and recorded.
 #pragma once
 
+#include <cstdint>
+
 #include "harness/contract/run_info.h"
 
 namespace tpjitter {
+
+// For harness/step.h.
+struct NullDevice {
+  void wait_accept(std::int64_t) {}
+  void check_device(std::int64_t) {}
+  void copy_inputs(int) {}
+  void rebuild_metadata(int) {}
+  void launch_graph(int) {}
+  void stage_inputs(std::int64_t) {}
+};
 
 struct Overhead {
   double stamp_ns = 0;      // one now_ns()

@@ -63,7 +63,7 @@ Json to_json(const kernels::OperationCounts& counts) {
 Json path_operations(const CaseConfig& config) {
   ServingState state(ServingShape::of(config));
   RecordingExecution recording;
-  HostMetadata metadata(config, config.path, state, recording);
+  HostMetadata metadata(config, metadata_path(config.path), state, recording);
   metadata.set_inputs(state.advance());
   recording.take();  // capture's
 

@@ -10,6 +10,7 @@
 #include "harness/compositions/composition.h"
 #include "harness/contract/dispatch_profile.h"
 #include "harness/contract/error.h"
+#include "harness/contract/key_effects.h"
 #include "harness/serving_state.h"
 #include "harness/step_plan.h"
 
@@ -24,7 +25,8 @@ void check_meaning(const Scenario& scenario, const Scenario::Case& c) {
   const auto refuse = [&](const char* key, const std::string& why) {
     throw ConfigError(fmt::format("{}: case {}: key `{}`: {}", scenario.file, c.name, key, why));
   };
-  if (k.mode == "speculative" && (k.path == "aten" || k.path == "torch") && !k.seq_lens_sync) {
+  const MetadataPath& path = metadata_path(k.path);
+  if (k.mode == "speculative" && path.host_lengths && !k.seq_lens_sync) {
     refuse(
         "step.seq_lens_sync",
         k.path +
@@ -33,26 +35,24 @@ void check_meaning(const Scenario& scenario, const Scenario::Case& c) {
   if (const auto* profile = std::get_if<std::string>(&k.op_overhead_ns)) {
     built_in_dispatch_profile(*profile);  // throws where this build has none
   }
-  if (k.path == "fused_multi" && k.mode != "speculative") {
-    refuse("step.path",
-           "fused_multi merges the rebuilds of several phases, and mode decode has one; use fused, "
-           "or set step.mode to speculative");
+  if (k.mode == "decode" && path.no_decode != nullptr) {
+    refuse("step.path", fmt::format("{} {}", path.name, path.no_decode));
   }
   const std::string problem = composition_problem(k);
   if (!problem.empty()) refuse("step.composition", problem);
   const ServingShape shape = ServingShape::of(k);
-  if (k.path == "glue_graph" && shape.batch_size != shape.live_batch) {
+  if (!path.padded_rows && shape.batch_size != shape.live_batch) {
     refuse("shape.capture_batch_sizes",
-           fmt::format("glue_graph is for batches without padded rows, and {} requests would be "
+           fmt::format("{} is for batches without padded rows, and {} requests would be "
                        "padded to {}; capture {} too",
-                       shape.live_batch, shape.batch_size, shape.live_batch));
+                       path.name, shape.live_batch, shape.batch_size, shape.live_batch));
   }
   if (k.read_done == "pre_replay" && reads_in_forward(k)) {
     refuse("step.read_done",
            fmt::format("{} reads req_to_token inside the replay; with the event before it the "
                        "scheduler would rewrite what is still to be read; use in_replay or "
                        "post_replay",
-                       k.path == "fused_in_graph" ? k.path : k.composition));
+                       path.in_graph ? k.path : k.composition));
   }
 }
 
@@ -189,6 +189,11 @@ Plan make_plan(const Scenario& scenario, const BackendEntry& backend,
     throw ConfigError(fmt::format("{}: no case can run on backend `{}`: {}", scenario.file,
                                   backend.name, plan.cases.front().skip_reason));
   }
+  std::vector<Scenario::Case> runs;
+  for (const PlannedCase& c : plan.cases) {
+    if (c.skip_reason.empty()) runs.push_back({c.name, c.config});
+  }
+  plan.notes = effect_notes(scenario, runs);
   return plan;
 }
 
@@ -197,6 +202,9 @@ std::string rank_plan_to_text(const RankPlan& plan) {
   for (const CaseConfig& config : plan.cases) document["cases"].push_back(case_to_json(config));
   for (const RunOrderEntry& e : plan.order) {
     document["order"].push_back({e.case_index, e.repetition});
+  }
+  for (const auto& node : plan.numa_nodes) {
+    document["numa_nodes"].push_back(node ? Json(*node) : Json(nullptr));
   }
   return document.dump();
 }
@@ -209,6 +217,9 @@ RankPlan rank_plan_from_text(std::string_view text) {
   plan.pin = document.at("pin");
   for (const Json& values : document.at("cases")) plan.cases.push_back(case_from_json(values));
   for (const Json& e : document.at("order")) plan.order.push_back({e.at(0), e.at(1)});
+  for (const Json& node : document.at("numa_nodes")) {
+    plan.numa_nodes.push_back(node.is_null() ? std::nullopt : std::optional(node.get<int>()));
+  }
   return plan;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,7 @@ struct Plan {
   int launches = 0;
   std::uint64_t seed = 0;
   std::vector<PlannedCase> cases;
+  std::vector<std::string> notes;  // keys that change nothing in some of the cases that run
 
   std::int64_t rows_per_launch() const;                // on one rank
   std::int64_t rows_per_block() const;                 // the largest block of any case
@@ -42,6 +44,9 @@ struct RankPlan {
   int launch = 0;
   std::vector<CaseConfig> cases;  // by index; skipped ones are never ordered
   std::vector<RunOrderEntry> order;
+  // By rank, none: anywhere. Of the GPU that the launcher gives the rank by UUID, read where that
+  // was: a rank may number the GPUs otherwise.
+  std::vector<std::optional<int>> numa_nodes;
   bool pin = true;  // pin the timed thread to a core
 };
 std::string rank_plan_to_text(const RankPlan& plan);

@@ -64,7 +64,7 @@ class RankProcess {
   void run() {
     stage(Stage::kPreparing);
     const BackendEntry& backend = find_backend(plan_.backend);
-    if (const auto node = backend.numa_node(rank_)) bind_to_numa_node(*node);
+    if (const auto node = plan_.numa_nodes.at(rank_)) bind_to_numa_node(*node);
     lock_gpu(slot_.uuid);  // before anything is made on the GPU; held until the process ends
     backend_ = backend.make(context_);
     std::strncpy(slot_.device, backend_->device_name().c_str(), sizeof(slot_.device) - 1);

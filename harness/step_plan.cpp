@@ -103,7 +103,7 @@ std::vector<int> phases_ready_at_begin(const StepPlan& plan) {
 }
 
 bool reads_in_forward(const CaseConfig& config) {
-  if (config.path == "fused_in_graph") return true;
+  if (metadata_path(config.path).in_graph) return true;
   const StepPlan plan = step_plan(config);
   return std::any_of(plan.phases.begin(), plan.phases.end(),
                      [](const PlannedPhase& phase) { return !phase.replays_hook; });

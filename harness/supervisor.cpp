@@ -114,7 +114,8 @@ std::string Supervisor::where(int rank) {
 }
 
 std::string Supervisor::describe_end(int rank) {
-  const Child& child = children_[rank];
+  Child& child = children_[rank];
+  child.named = true;
   RankSlot& slot = control_.rank(rank);
   if (slot.failed.load(std::memory_order_acquire) != 0) {
     return fmt::format("rank {} failed at {}: {}", rank, where(rank), slot.error);
@@ -279,9 +280,26 @@ void Supervisor::end_others() {
 
 void Supervisor::kill_others() {
   for (Child& child : children_) {
+    child.killed = child.running;
     if (child.running) kill(child.pid, SIGKILL);
   }
   while (reap()) usleep(kPollMs * 1000);
+}
+
+// What came to light while the ranks left, or stood behind the first reason: a rank's own error may
+// be why another one waited for it.
+void Supervisor::add_other_failures() {
+  constexpr int kMostNamed = 3;  // a reason is one line, and all may have failed alike
+  int others = 0;
+  for (int k = 0; k < static_cast<int>(children_.size()); ++k) {
+    const Child& child = children_[k];
+    const bool failed = control_.rank(k).failed.load(std::memory_order_acquire) != 0;
+    const bool died = !failed && !child.killed && WIFSIGNALED(child.wait_status);
+    if (child.named || (failed ? only_noticed(k) : !died)) continue;
+    outcome_.ranks[k].status = died ? "died" : "failed";
+    if (++others <= kMostNamed) *failure_ += "; also " + describe_end(k);
+  }
+  if (others > kMostNamed) *failure_ += fmt::format("; {} more failed", others - kMostNamed);
 }
 
 // How each rank of a failed launch ended, and the rows that it never handed over. `ran`: alive when
@@ -334,6 +352,7 @@ LaunchOutcome Supervisor::run() {
     } catch (const Error&) {  // rows of the last blocks have no place either
       kill_others();
     }
+    add_other_failures();
     note_ends(ran);
   }
   outcome_.failure = failure_;

@@ -41,6 +41,8 @@ class Supervisor {
   struct Child {
     pid_t pid = -1;
     bool running = false;
+    bool named = false;   // its end stands in the reason
+    bool killed = false;  // by us, when its time to leave was over
     int wait_status = 0;
     std::uint32_t drained = 0;
     std::uint64_t progress = 0;
@@ -58,6 +60,7 @@ class Supervisor {
   // The failed rank only reports that another one ended or was late.
   bool only_noticed(int rank);
   std::string reason_of_late_rank(int noticed_by);
+  void add_other_failures();
   void note_ends(const std::vector<bool>& ran);
   void fail(const std::string& reason);
   void end_others();

@@ -8,6 +8,7 @@
 
 #include "harness/contract/error.h"
 #include "harness/contract/scenario.h"
+#include "reports/baseline_checks.h"
 
 namespace tpjitter {
 namespace {
@@ -74,6 +75,11 @@ class Reader {
     if (!value.is_number()) throw wrong(key, "a number");
     return value.get<double>();
   }
+  std::optional<double> optional_duration(const char* key) const {
+    const std::optional<double> value = optional_number(key);
+    if (value && !(*value >= 0)) throw wrong(key, "a duration: 0 or more");
+    return value;
+  }
   const Json& object(const char* key) const {
     if (!at(key).is_object()) throw wrong(key, "an object");
     return at(key);
@@ -95,7 +101,7 @@ class Reader {
   std::string where_;
 };
 
-Distribution read_distribution(const Reader& in) {
+Distribution read_distribution(const Reader& in, const Metric& metric) {
   Distribution d;
   d.n = in.count("n");
   d.negative = in.count("negative");
@@ -106,6 +112,9 @@ Distribution read_distribution(const Reader& in) {
   d.min = in.optional_integer("min");
   d.max = in.optional_integer("max");
   d.mean = in.optional_number("mean");
+  if (const auto problem = distribution_problem(d, may_be_negative(metric))) {
+    throw in.fail(*problem);
+  }
   return d;
 }
 
@@ -142,6 +151,7 @@ Json case_json(const LaunchCase& c) {
 LaunchCase read_case(const Reader& in) {
   LaunchCase c;
   for (const std::int64_t position : read_integers(in, "positions")) {
+    if (position < 0 || position > INT32_MAX) throw in.wrong("positions", "a list of positions");
     c.positions.push_back(static_cast<int>(position));
   }
   const Json& all = in.object("metrics");
@@ -149,8 +159,11 @@ LaunchCase read_case(const Reader& in) {
     const auto found = all.find(metrics()[m].key);
     if (found == all.end()) continue;  // of a version that did not have it
     const Reader metric(*found, in.inside(metrics()[m].key));
-    c.metrics[m] = read_distribution(metric);
+    c.metrics[m] = read_distribution(metric, metrics()[m]);
     c.block_p50[m] = read_integers(metric, "block_p50");
+    if (const auto problem = block_problem(c.block_p50[m], may_be_negative(metrics()[m]))) {
+      throw metric.fail(*problem);
+    }
   }
   if (!in.has("phases")) return c;  // a version that did not keep them apart
   for (const auto& [phase, values] : in.object("phases").items()) {
@@ -158,7 +171,8 @@ LaunchCase read_case(const Reader& in) {
     for (std::size_t m = 0; m < kNumMetrics; ++m) {
       const char* key = metrics()[m].key;
       if (!by_metric.has(key)) continue;
-      c.phases[phase][m] = read_distribution(Reader(by_metric.at(key), by_metric.inside(key)));
+      const Reader metric(by_metric.at(key), by_metric.inside(key));
+      c.phases[phase][m] = read_distribution(metric, metrics()[m]);
     }
   }
   return c;
@@ -183,15 +197,18 @@ Json launch_json(const LaunchResult& launch) {
 LaunchResult read_launch(const Reader& in) {
   LaunchResult launch;
   launch.source = in.text("source");
-  launch.launch = static_cast<int>(in.integer("launch"));
+  const std::int64_t number = in.integer("launch");
+  if (number < 0 || number > INT32_MAX) throw in.wrong("launch", "a launch from 0 on");
+  launch.launch = static_cast<int>(number);
   if (in.has("git_revision")) launch.git_revision = in.text("git_revision");
   launch.began_ns = in.optional_integer("began_ns");
   const Reader control(in.at("controls"), in.inside("controls"));
   launch.control.empty_graph_launch_before =
-      control.optional_number("empty_graph_launch_before_ns");
-  launch.control.empty_graph_launch_after = control.optional_number("empty_graph_launch_after_ns");
-  launch.control.zero_skew_before = control.optional_number("zero_skew_before_ns");
-  launch.control.zero_skew_after = control.optional_number("zero_skew_after_ns");
+      control.optional_duration("empty_graph_launch_before_ns");
+  launch.control.empty_graph_launch_after =
+      control.optional_duration("empty_graph_launch_after_ns");
+  launch.control.zero_skew_before = control.optional_duration("zero_skew_before_ns");
+  launch.control.zero_skew_after = control.optional_duration("zero_skew_after_ns");
   for (const auto& [name, c] : in.object("cases").items()) {
     launch.cases[name] = read_case(Reader(c, in.inside(name)));
   }
@@ -232,6 +249,9 @@ LaunchSet launch_set_from_json(const Json& document, const std::string& file) {
   set.world_size = static_cast<int>(world_size);
   set.git_revision = in.text("git_revision");
   if (in.has("clock_bound_ns")) set.clock_bound_ns = in.optional_integer("clock_bound_ns");
+  if (set.clock_bound_ns && *set.clock_bound_ns < 0) {
+    throw in.wrong("clock_bound_ns", "a bound: 0 or more");
+  }
   set.rows = in.count("rows");
   set.environment = in.object("environment");
   set.versions = in.object("versions");

@@ -79,11 +79,36 @@ std::string thresholds_with_noise(const LaunchSet& set) {
                   n, set.scenario, set.backend, set.world_size));
 }
 
+namespace {
+
+// Such a gate is green whatever the build does. Told by when a launch began: directories may be used
+// again, and a baseline file names those of another day.
+void note_shared_launches(const LaunchSet& baseline, const LaunchSet& contender,
+                          GateResult* result) {
+  std::size_t shared = 0;
+  std::string example;
+  for (const LaunchResult& launch : contender.launches) {
+    const auto same = std::find_if(
+        baseline.launches.begin(), baseline.launches.end(),
+        [&](const LaunchResult& l) { return l.began_ns && l.began_ns == launch.began_ns; });
+    if (same == baseline.launches.end()) continue;
+    if (++shared == 1) example = fmt::format("launch {} of {}", launch.launch, launch.source);
+  }
+  if (shared == 0) return;
+  result->notes.push_back(fmt::format(
+      "{} of the contender's {} launches stand{} in the baseline too ({}): a run that is compared "
+      "with itself shows no change",
+      shared, contender.launches.size(), shared == 1 ? "s" : "", example));
+}
+
+}  // namespace
+
 GateResult evaluate_gate(const LaunchSet* baseline, const LaunchSet& contender,
                          const GateOptions& options) {
   GateResult result;
   check_request(baseline, contender, options);
   check_sides(baseline, contender, options, &result);
+  if (baseline != nullptr) note_shared_launches(*baseline, contender, &result);
   if (result.incomparable.empty()) {
     result.order = order_of_sides(baseline, contender, &result.notes);
     for (const ThresholdRule& rule : options.thresholds.rules) {

@@ -7,6 +7,8 @@
 #include <iterator>
 #include <string_view>
 
+#include "harness/contract/metadata_paths.h"
+
 namespace tpjitter {
 namespace {
 
@@ -59,6 +61,11 @@ std::string next_for_coupling(const Run& run, double preempted) {
   return fmt::format("compare step.coupling_wait = \"mapped_flag\" with \"d2h_event\": {}", kSeen);
 }
 
+bool rebuilds_in_graph(const RunCase& run_case) {
+  const MetadataPath* path = find_metadata_path(run_case.path);
+  return path != nullptr && path->in_graph;
+}
+
 std::string next_for_stage(const Run& run, const RunCase& run_case, const LatenessFacts& facts) {
   const std::size_t stage = facts.largest_stage;
   if (stage <= kStageGraphLaunch && more_ranks_than_cpus(run.info)) {
@@ -68,7 +75,7 @@ std::string next_for_stage(const Run& run, const RunCase& run_case, const Latene
         stage_name(stage));
   }
   if (stage == kStageCoupling) return next_for_coupling(run, facts.preempted);
-  if (stage == kStageDispatch && run_case.path == "fused_in_graph") {
+  if (stage == kStageDispatch && rebuilds_in_graph(run_case)) {
     return "look for host noise before the launch: the rebuild is in the graph already";
   }
   if (stage >= kStageLaunchToArrival && run.info.backend == "host") {
@@ -102,7 +109,7 @@ std::string next_for_idle_gpu(const RunCase& run_case, const Attribution& attrib
       "the ranks arrive together, but their GPUs stand idle for {} us between two "
       "steps, while the host is in {}",
       *attribution.gpu_idle.p50 / 1000, stage_name(*attribution.gpu_idle_stage));
-  if (attribution.gpu_idle_stage == kStageDispatch && run_case.path != "fused_in_graph") {
+  if (attribution.gpu_idle_stage == kStageDispatch && !rebuilds_in_graph(run_case)) {
     return "run the same case with step.path = \"fused_in_graph\": " + why;
   }
   const bool ahead = step_value(run_case, "loop") == "run_ahead";

@@ -52,6 +52,8 @@ class TraceRun {
     name_tracks();
   }
   std::size_t steps() const { return chosen_.size(); }
+  // Of the cases looked at, with --steps; nothing: they have no steps.
+  std::optional<StepRange> range() const { return range_; }
   bool aligned() const { return time_.aligned(); }
   std::int64_t bound_ns() const { return time_.bound_ns(); }
 
@@ -102,6 +104,7 @@ class TraceRun {
     std::vector<StepSlots> steps = list_steps(table, {});
     std::erase_if(steps, [&](const StepSlots& s) {
       const PhaseRow* row = any_row(table, s.begin);
+      if (row != nullptr) note_step(row->step);
       return row == nullptr || row->step < options_.steps->first ||
              row->step > options_.steps->last;
     });
@@ -111,6 +114,12 @@ class TraceRun {
                                     options_.steps->first, options_.steps->last, kMaxRows));
     }
     return steps;
+  }
+
+  void note_step(int step) {
+    if (!range_) range_ = StepRange{step, step};
+    range_->first = std::min(range_->first, step);
+    range_->last = std::max(range_->last, step);
   }
 
   std::vector<StepSlots> worst_of(const ReplayTable& table, const Floors& floors) const {
@@ -251,10 +260,18 @@ class TraceRun {
   TraceTracks* tracks_;
   std::vector<Case> cases_;
   std::size_t rows_ = 0;  // of the steps in range
+  std::optional<StepRange> range_;
   std::vector<ChosenStep> chosen_;
   RunClocks clocks_;
   DeviceTime time_;
 };
+
+// An empty trace looks like a run without steps.
+void check_range(const StepRange& asked, bool drawn, const std::string& ranges) {
+  if (drawn || ranges.empty()) return;
+  throw ConfigError(
+      fmt::format("--steps {}..{}: holds no step of {}", asked.first, asked.last, ranges));
+}
 
 }  // namespace
 
@@ -263,10 +280,17 @@ void write_perfetto(std::span<const AnalysedRun> runs, const ReportOptions& opti
   TraceTracks tracks;
   Json about = {{"tool", "tpjitter"}, {"runs", Json::array()}};
   std::int64_t pid = 1;
+  bool drawn = false;
+  std::string ranges;  // of the runs, for --steps
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const AnalysedRun& analysed = runs[i];
     TraceRun run(analysed, run_label(runs, i), pid, options, &tracks);
     run.add();
+    drawn = drawn || run.steps() > 0;
+    if (const auto range = run.range()) {
+      ranges += fmt::format("{}{}, which has {}..{}", ranges.empty() ? "" : "; ",
+                            run_label(runs, i), range->first, range->last);
+    }
     about["runs"].push_back({{"scenario", printable(analysed.run.info.scenario_name)},
                              {"status", analysed.summary["status"]},
                              {"steps", run.steps()},
@@ -276,6 +300,7 @@ void write_perfetto(std::span<const AnalysedRun> runs, const ReportOptions& opti
                              {"problems", analysed.run.problems.size()}});
     pid += kPidsPerRun;
   }
+  if (options.steps) check_range(*options.steps, drawn, ranges);
   tracks.write(std::move(about), out);
 }
 

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "reports/quantiles.h"
+#include "reports/record_consistency.h"
 #include "reports/stamps.h"
 
 namespace tpjitter {
@@ -82,7 +83,7 @@ ClockPair align_pair(int launch, int a, int b, Samples samples) {
 
 }  // namespace
 
-RunClocks::RunClocks(const RunInfo& info) : host_clock_(info.backend == "host") {
+RunClocks::RunClocks(const RunInfo& info) : host_clock_(keeps_host_clock(info)) {
   if (host_clock_) return;
   read_pairs(info);
   if (pairs_.empty()) {

@@ -10,6 +10,7 @@
 #include "harness/contract/error.h"
 #include "reports/parallel.h"
 #include "reports/record_checks.h"
+#include "reports/record_consistency.h"
 #include "reports/stamps.h"
 
 namespace tpjitter {
@@ -157,9 +158,12 @@ RowCounts index_rows(const RunInfo& info, std::vector<std::optional<std::int64_t
   ClockCheck clock(starts != nullptr ? starts : &counts.starts);
   std::int64_t launch = -1, sequence = 0;
   rank->rows_of_case.assign(num_cases, {});
+  // As many as there are when all cases are alike.
+  for (auto& numbers : rank->rows_of_case) numbers.reserve(rank->rows.size() / num_cases + 1);
   rank->case_in_order.assign(num_cases, 1);
   rank->written = 0;
   for (std::size_t i = 0; i < rank->rows.size(); ++i) {
+    fetch_row(rank->rows, i + kRowsAhead);
     const PhaseRow& row = rank->rows[i];
     if (row.sequence == 0) continue;
     const auto case_index = static_cast<std::size_t>(row.case_index);
@@ -386,6 +390,8 @@ Run read_run(const std::filesystem::path& directory) {
   for (int rank = 0; rank < run.info.world_size; ++rank) open_rank(directory, rank, &run);
   index_ranks(&run);
   check_copies(&run);
+  check_backend(&run);
+  check_cases(&run);
   check_ranks(&run);
   check_foreign_files(directory, &run);
   return run;

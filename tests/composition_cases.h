@@ -11,8 +11,14 @@
 
 namespace tpjitter::test {
 
-inline constexpr const char* kPaths[] = {"aten",  "page_table_kernel", "glue_graph",
-                                         "fused", "fused_in_graph",    "fused_multi"};
+// Those of every build.
+inline std::vector<const char*> paths() {
+  std::vector<const char*> names;
+  for (const MetadataPath& path : kMetadataPaths) {
+    if (!path.needs_torch) names.push_back(path.name);
+  }
+  return names;
+}
 
 inline CaseConfig small_case(const std::string& composition, const std::string& mode,
                              const std::string& path) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/metadata_kv_indices.h"
+#include "tests/array_difference.h"
 
 namespace tpjitter::test {
 
@@ -211,16 +212,10 @@ inline kernels::DecodePhase phase_of(const KvIndicesCase& c) {
 // Empty if equal, else the first differing output and index with both values.
 inline std::string first_difference(const KvIndicesOutputs& actual,
                                     const KvIndicesOutputs& expected) {
-  const auto compare = [](const char* name, const auto& a, const auto& b) -> std::string {
-    if (a.size() != b.size()) return std::string(name) + " differs in size";
-    const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin());
-    if (at == a.end()) return {};
-    return std::string(name) + "[" + std::to_string(at - a.begin()) + "] is " +
-           std::to_string(*at) + ", expected " + std::to_string(*other);
-  };
-  for (const std::string& text : {compare("kv_indptr", actual.kv_indptr, expected.kv_indptr),
-                                  compare("kv_indices", actual.kv_indices, expected.kv_indices),
-                                  compare("qo_indptr", actual.qo_indptr, expected.qo_indptr)}) {
+  for (const std::string& text :
+       {array_difference("kv_indptr", actual.kv_indptr, expected.kv_indptr),
+        array_difference("kv_indices", actual.kv_indices, expected.kv_indices),
+        array_difference("qo_indptr", actual.qo_indptr, expected.qo_indptr)}) {
     if (!text.empty()) return text;
   }
   return {};

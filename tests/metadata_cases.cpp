@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "tests/array_difference.h"
 #include "tests/npy_arrays.h"
 
 namespace tpjitter::test {
@@ -58,19 +59,6 @@ void complete(MetadataCase& c) {
 
 std::int64_t floor_quotient(std::int64_t value, std::int64_t divisor) {
   return value >= 0 ? value / divisor : -((-value + divisor - 1) / divisor);
-}
-
-template <typename T>
-std::string difference(const char* what, const std::vector<T>& actual,
-                       const std::vector<T>& expected) {
-  if (actual.size() != expected.size()) return std::string(what) + ": sizes differ";
-  for (std::size_t i = 0; i < actual.size(); ++i) {
-    if (actual[i] != expected[i]) {
-      return std::string(what) + "[" + std::to_string(i) + "] is " + std::to_string(actual[i]) +
-             ", expected " + std::to_string(expected[i]);
-    }
-  }
-  return {};
 }
 
 GoldenCase load_golden_case(const std::filesystem::path& folder) {
@@ -386,12 +374,13 @@ MetadataCase fit_for_aten(MetadataCase c) {
 
 std::string first_difference(const MetadataOutputs& actual, const MetadataOutputs& expected) {
   for (const std::string& text :
-       {difference("cache_seqlens", actual.cache_seqlens, expected.cache_seqlens),
-        difference("cu_seqlens_k", actual.cu_seqlens_k, expected.cu_seqlens_k),
-        difference("cu_seqlens_q", actual.cu_seqlens_q, expected.cu_seqlens_q),
-        difference("page_table", actual.page_table, expected.page_table),
-        difference("swa_page_table", actual.swa_page_table, expected.swa_page_table),
-        difference("swa_out_cache_loc", actual.swa_out_cache_loc, expected.swa_out_cache_loc)}) {
+       {array_difference("cache_seqlens", actual.cache_seqlens, expected.cache_seqlens),
+        array_difference("cu_seqlens_k", actual.cu_seqlens_k, expected.cu_seqlens_k),
+        array_difference("cu_seqlens_q", actual.cu_seqlens_q, expected.cu_seqlens_q),
+        array_difference("page_table", actual.page_table, expected.page_table),
+        array_difference("swa_page_table", actual.swa_page_table, expected.swa_page_table),
+        array_difference("swa_out_cache_loc", actual.swa_out_cache_loc,
+                         expected.swa_out_cache_loc)}) {
     if (!text.empty()) return text;
   }
   return {};

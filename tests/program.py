@@ -69,6 +69,11 @@ class ProgramTest(unittest.TestCase):
                 found[int(entry.name)] = words
         return found
 
+    def ranks_of(self, launcher):
+        """pid by rank of a running launcher's children."""
+        return {int(words[words.index(b"--rank") + 1]): pid
+                for pid, words in self.children(launcher.pid).items() if b"rank" in words}
+
     def child(self, parent, word):
         """The child whose command has that word; None: not there (yet)."""
         return next((pid for pid, words in self.children(parent).items() if word in words), None)

@@ -51,8 +51,8 @@ TEST(FusedMulti, LaunchesOnceForAllThatTheStepsBeginHasAndOnceForDraftExtend) {
 
 TEST(FusedMulti, IsOfSpeculativeStepsAndOneBackend) {
   const CaseConfig single = small_case("single", "speculative", "fused");
-  EXPECT_TRUE(path_exists(single, "fused_multi"));
-  EXPECT_FALSE(path_exists(small_case("single", "decode", "fused"), "fused_multi"));
+  EXPECT_TRUE(path_exists(single, metadata_path("fused_multi")));
+  EXPECT_FALSE(path_exists(small_case("single", "decode", "fused"), metadata_path("fused_multi")));
   EXPECT_EQ(phases_ready_at_begin(step_plan(single)), (std::vector<int>{0, 1, 2}));
   for (const Composition& composition : compositions()) {
     if (composition.name == std::string("single")) continue;
@@ -68,7 +68,7 @@ TEST(InGraphPath, LaunchesNothingBeforeAReplayAndOneKernelALeafInTheGraph) {
   for (const CaseConfig& config : all_cases("fused_in_graph")) {
     CountedExecution counted;
     ServingState state(ServingShape::of(config));
-    HostMetadata metadata(config, config.path, state, counted);
+    HostMetadata metadata(config, metadata_path(config.path), state, counted);
     metadata.set_inputs(state.advance());
     const StepPlan plan = step_plan(config);
     for (int phase = 0; phase < static_cast<int>(plan.phases.size()); ++phase) {
@@ -107,7 +107,7 @@ TEST(EagerPaths, RecordNothingInTheGraphButWhereTheRunnerNeverCallsTheHost) {
 
 // Padded rows, requests that come and go, every step's inputs others; twice over each graph.
 TEST(Compositions, GiveTheReferencesChecksumInEveryStepOnEveryPath) {
-  for (const char* path : kPaths) {
+  for (const char* path : paths()) {
     for (CaseConfig config : all_cases(path)) {
       for (const std::vector<std::int64_t>& sizes :
            {std::vector<std::int64_t>{5}, std::vector<std::int64_t>{3, 8}}) {
@@ -145,7 +145,7 @@ TEST(CapturedSizes, AReplayOfASizeThatWasNeverCapturedNamesItAndTheCapturedOnes)
   for (const CaseConfig& config : all_cases("fused")) {
     ServingState state(ServingShape::of(config));
     const auto computing = make_computing_execution();
-    HostMetadata metadata(config, config.path, state, *computing);
+    HostMetadata metadata(config, metadata_path(config.path), state, *computing);
     metadata.composition().out_graph(batch_view(0, 8, 5));
     try {
       metadata.composition().out_graph(batch_view(0, 6, 5));
@@ -172,7 +172,7 @@ TEST(Capture, RestoresTheQueryLengthOfADraftExtendWithPrefixSums) {
 }
 
 TEST(MultiLayerOneGraph, RebuildsOnceInTheGraphAndNeverOnTheHost) {
-  for (const char* path : kPaths) {
+  for (const char* path : paths()) {
     const CaseConfig config = small_case("multi_layer_one_graph", "speculative", path);
     const Json operations = path_operations(config);
     const Json& extend = operations.at("phases").at(1);
@@ -309,7 +309,7 @@ TEST_P(OnTheHostBackend, EveryStepOfEveryCompositionIsVerified) {
     EXPECT_EQ(checks.checksum_failures, 0) << name_of(config) << ": " << checks.first_failure;
   }
 }
-INSTANTIATE_TEST_SUITE_P(Paths, OnTheHostBackend, testing::ValuesIn(kPaths));
+INSTANTIATE_TEST_SUITE_P(Paths, OnTheHostBackend, testing::ValuesIn(paths()));
 
 }  // namespace
 }  // namespace tpjitter

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "harness/compositions/composition.h"
+#include "harness/contract/scenario_fields.h"
 #include "tests/composition_cases.h"
 #include "tests/noted_leaves.h"
 
@@ -170,6 +171,9 @@ TEST(Compositions, AreAllValuesOfTheKeyAndHaveAMode) {
     config.mode = composition.speculative ? "speculative" : "decode";
     EXPECT_EQ(case_from_json(case_to_json(config)), config) << composition.name;
   }
+  const auto& values = std::get<Choices>(find_scenario_field("step.composition")->limits).values;
+  EXPECT_EQ(std::set<std::string>(values.begin(), std::find(values.begin(), values.end(), nullptr)),
+            names);
 }
 
 }  // namespace

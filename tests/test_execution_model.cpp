@@ -262,7 +262,7 @@ TEST(GlueGraph, HoldsTheKernelsAndCopiesOfTheOpByOpFormAndNoSync) {
     config.capture_batch_sizes = {5, 8};  // a tail of swa_out_cache_loc to zero
     ServingState state(ServingShape::of(config));
     NotingExecution execution;
-    HostMetadata metadata(config, config.path, state, execution);
+    HostMetadata metadata(config, metadata_path(config.path), state, execution);
     metadata.set_inputs(state.advance());
     execution.launched.clear();  // capture's
     for (int phase = 0; phase < 4; ++phase) metadata.rebuild(phase);

@@ -157,6 +157,19 @@ class ExecutionPaths(ProgramTest):
             self.assertTrue((spent >= calls * least).all())
         self.assertIn("modelled_dispatch", [warning["code"] for warning in info["warnings"]])
 
+    def test_overhead_that_reaches_no_call_is_said(self):
+        note = ("step.op_overhead_ns changes nothing in case fused: fused makes no dispatcher "
+                "calls")
+        settings = ["step.op_overhead_ns=500", "step.path=[aten,fused]", "step.execution=graph"]
+        words = [word for setting in settings for word in ("--set", setting)]
+        done = self.tpjitter("plan", self.scenario("execution_paths"), *words)
+        self.assertIn(f"note: {note}\n", done.stdout)
+        info, _ = self.measure(*settings)
+        self.assertIn({"code": "key_without_effect", "text": note, "rank": None},
+                      info["warnings"])
+        report = self.tpjitter("report", self.directory / "D", "--format", "md")
+        self.assertIn("changes nothing in case fused", report.stdout.replace("\\", ""))
+
     def test_trees_that_mean_nothing_are_refused(self):
         tree = ["step.mode=speculative", "step.composition=tree", "shape.swa=false",
                 "step.path=fused"]

@@ -1,6 +1,9 @@
 // What the gate takes as a side: comparable or not, merged, from a baseline file, whole or not.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "harness/contract/error.h"
 #include "reports/baseline.h"
@@ -89,6 +92,26 @@ TEST_F(GateInputs, ALaunchWithoutTheCaseOrTheMetricIsNeverLeftOut) {
   EXPECT_EQ(gate(base, contender).exit_code, kExitNothingMeasured);
 }
 
+TEST_F(GateInputs, ARunThatIsComparedWithItselfIsSaid) {
+  LaunchSet base = side(config(1)), contender = side(config(2));
+  for (std::size_t i = 0; i < base.launches.size(); ++i) {
+    base.launches[i].began_ns = 1'000 + static_cast<std::int64_t>(i);
+    contender.launches[i].began_ns = 2'000 + static_cast<std::int64_t>(i);
+    contender.launches[i].source = base.launches[i].source;  // a directory that was used again
+  }
+  const auto said = [&](const LaunchSet& other) {
+    for (const std::string& note : gate(base, other).notes) {
+      if (note.find("compared with itself") != std::string::npos) return note;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(said(contender), "");
+  contender.launches[2].began_ns = base.launches[4].began_ns;
+  EXPECT_THAT(said(contender), HasSubstr("1 of the contender's 6 launches stands in the baseline"));
+  EXPECT_THAT(said(base), HasSubstr("6 of the contender's 6 launches stand in the baseline too"));
+  EXPECT_THAT(gate_text(gate(base, base)), HasSubstr("stand in the baseline too"));
+}
+
 TEST_F(GateInputs, ACaseThatOnlyOneRunOfASideHasIsRefused) {
   GeneratorConfig two = config(2);
   two.cases.push_back(two.cases[0]);
@@ -122,6 +145,63 @@ TEST_F(GateInputs, ABaselineWithImpossibleValuesIsRefused) {
   } catch (const RecordError& error) {
     EXPECT_EQ(error.exit_code(), kExitUsage);
   }
+}
+
+// Why a baseline is refused; empty when it is read.
+std::string refusal(const Json& baseline) {
+  try {
+    launch_set_from_json(baseline, "base.json");
+  } catch (const RecordError& error) {
+    EXPECT_EQ(error.exit_code(), kExitUsage);
+    return error.what();
+  }
+  return "";
+}
+
+TEST_F(GateInputs, ABaselineWithFiguresThatNoRunHasIsRefusedByKey) {
+  Json good = launch_set_to_json(side(config(1)));
+  Json& of_case = good["launches"][0]["cases"]["fused/bs8"];
+  of_case["phases"]["normal_decode"]["dispatch_ns"] = of_case["metrics"]["dispatch_ns"];
+  ASSERT_EQ(refusal(good), "");
+  const auto with = [&](const std::string& path, const Json& value) {
+    Json bad = good;
+    const std::string under = "/launches/0/cases/fused~1bs8/metrics/dispatch_ns/";
+    bad.at(Json::json_pointer((path.front() == '/' ? "" : under) + path)) = value;
+    return refusal(bad);
+  };
+  for (const char* key : {"p50", "p90", "max"}) {
+    EXPECT_THAT(with(key, -5), HasSubstr(fmt::format("base.json: launches[0]: fused/bs8: "
+                                                     "dispatch_ns: key `{}` is -5",
+                                                     key)));
+  }
+  EXPECT_THAT(with("mean", -1.5), HasSubstr("`mean` is -1.5"));
+  EXPECT_THAT(with("mean", 1e300), HasSubstr("not between `min` and `max`"));
+  EXPECT_THAT(with("mean", std::nan("")), HasSubstr("`mean` is nan"));
+  EXPECT_THAT(with("p50", 1'000'000'000), HasSubstr("less than `p50`, which is 1000000000"));
+  EXPECT_THAT(with("max", 1), HasSubstr("key `max` is 1, less than `"));
+  EXPECT_THAT(with("negative", 1), HasSubstr("`negative` is 1, but `min` is "));
+  EXPECT_THAT(with("n", 0), HasSubstr("key `min` has a value, but `n` is 0"));
+  EXPECT_THAT(with("block_p50", {200, -1}), HasSubstr("`block_p50` holds -1"));
+  EXPECT_THAT(with("/launches/0/cases/fused~1bs8/phases/normal_decode/dispatch_ns/p50", -7),
+              HasSubstr("normal_decode: dispatch_ns: key `p50` is -7"));
+  EXPECT_THAT(with("/launches/0/controls/empty_graph_launch_before_ns", -1),
+              HasSubstr("controls: key `empty_graph_launch_before_ns` is not a duration"));
+  EXPECT_THAT(with("/launches/0/launch", -1), HasSubstr("key `launch`"));
+  EXPECT_THAT(with("/launches/0/cases/fused~1bs8/positions", {-1}), HasSubstr("key `positions`"));
+  EXPECT_THAT(with("/clock_bound_ns", -1), HasSubstr("key `clock_bound_ns`"));
+  // No JSON, whatever reads it.
+  EXPECT_THROW(launch_set_from_text("{\"rows\": 1e999}", "base.json"), RecordError);
+  EXPECT_THROW(launch_set_from_text("{\"rows\": NaN}", "base.json"), RecordError);
+}
+
+TEST_F(GateInputs, ABaselineWhoseExcessWaitIsBelowItsFloorIsRead) {
+  Json below = launch_set_to_json(side(config(1)));
+  Json& excess =
+      below["launches"][0]["cases"]["fused/bs8"]["metrics"]["first_all_reduce_excess_wait_ns"];
+  ASSERT_GT(excess["n"], 0);
+  for (const char* key : {"min", "p50"}) excess[key] = -832;
+  excess["negative"] = excess["n"];
+  EXPECT_EQ(refusal(below), "");
 }
 
 TEST_F(GateInputs, TheNoiseOfInitIsReadBackAsALimit) {

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -121,12 +122,30 @@ TEST_F(GoogleBenchmarkTest, RulesThatDoNotFitAreRefused) {
   EXPECT_THROW(evaluate_benchmarks(side, side, options), ConfigError);
 }
 
+TEST_F(GoogleBenchmarkTest, AFigureThatIsNotFiniteIsNamedWithItsBenchmark) {
+  // As the library writes them.
+  for (const char* value : {"NaN", "-NaN", "Infinity", "-Infinity", "1e999"}) {
+    for (const char* key : {"real_time", "cpu_time", "items_per_second"}) {
+      const std::string error = error_of(fmt::format(
+          R"({{"context": {{}}, "benchmarks": [{{"name": "BM_y"}}, {{"name": "BM_x/8", "{}": {},
+            "time_unit": "us"}}]}})",
+          key, value));
+      EXPECT_THAT(error, HasSubstr(fmt::format(".json:1:")));
+      EXPECT_THAT(error,
+                  HasSubstr(fmt::format("key `benchmarks[1].{}` (BM_x/8) is {}, not a finite "
+                                        "number",
+                                        key, value)));
+    }
+  }
+  EXPECT_THAT(error_of(R"({"context": {"load_avg": [1, NaN]}, "benchmarks": []})"),
+              HasSubstr("key `context.load_avg[1]` is NaN"));
+  EXPECT_THAT(error_of("NaN"), HasSubstr("the document is NaN"));
+}
+
 TEST_F(GoogleBenchmarkTest, BadFilesAreNamed) {
   const auto entry = [](const std::string& keys) {
     return "{\"context\": {}, \"benchmarks\": [{\"name\": \"a\"" + keys + "}]}";
   };
-  EXPECT_THAT(error_of(entry(", \"time_unit\": \"us\", \"real_time\": NaN, \"cpu_time\": 1")),
-              HasSubstr(".json"));
   EXPECT_THAT(error_of(entry(", \"time_unit\": \"us\", \"real_time\": \"1\", \"cpu_time\": 1")),
               HasSubstr("key `real_time` is missing or no number"));
   EXPECT_THAT(error_of(entry(", \"time_unit\": \"days\", \"real_time\": 1, \"cpu_time\": 1")),

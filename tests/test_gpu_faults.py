@@ -88,11 +88,6 @@ class GpuFaults(ProgramTest):
                       "--world-size", str(self.RANKS)]
         return [program, *words]
 
-    def ranks_of(self, launcher):
-        """pid by rank of a running launcher's children."""
-        return {int(words[words.index(b"--rank") + 1]): pid
-                for pid, words in self.children(launcher.pid).items() if b"rank" in words}
-
     def start_and_wait_for_rows(self, *extra, rows=1, program=PROGRAM):
         run = self.directory / "D"
         launcher = subprocess.Popen(

@@ -11,7 +11,7 @@ import unittest
 import numpy
 
 from program import DEADLINE_SCALE, ProgramTest, main, strict_json
-from test_run_faults import LIMIT_S, rank_processes
+from test_run_faults import LIMIT_S
 
 BLOCK = 40
 SCALE = max(1.0, float(DEADLINE_SCALE))
@@ -34,7 +34,7 @@ class KillTimes(ProgramTest):
             pass
         pids = {}
         while rank not in pids and launcher.poll() is None:
-            pids = rank_processes(launcher)
+            pids = self.ranks_of(launcher)
         os.kill(pids[rank], signal.SIGKILL)
         begin = time.monotonic()
         _, err = launcher.communicate(timeout=4 * LIMIT_S)

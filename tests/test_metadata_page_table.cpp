@@ -11,6 +11,7 @@
 #include "kernels/tensor_ops_recording.h"
 #include "kernels/tensor_ops_reference.h"
 #include "tests/metadata_cases.h"
+#include "tests/page_table_cases.h"
 
 namespace tpjitter {
 namespace {
@@ -19,7 +20,6 @@ using kernels::DecodePhase;
 using kernels::IntType;
 using kernels::OperationCounts;
 using kernels::OperationKind;
-using kernels::PageColumns;
 using kernels::PageTableArgs;
 using kernels::PageTableMetadataArgs;
 using kernels::QueryMode;
@@ -28,24 +28,11 @@ using kernels::TensorAllocator;
 using test::MetadataCase;
 using test::MetadataOutputs;
 
-// Takes out what the path refuses; lengths past the static bound stay.
-MetadataCase fit(MetadataCase c) {
-  if (c.scalars.q_mode != QueryMode::kPreset) c.scalars.seqlen_offset = 0;
-  c.scalars.num_out_tokens = std::min(c.scalars.num_out_tokens, c.scalars.swa_out_len);
-  return c;
-}
-
 PageTableMetadataArgs bind_page_table(const MetadataCase& c, MetadataOutputs& outputs) {
   PageTableMetadataArgs args;
   args.metadata = bind(c, outputs);
   args.full_to_swa_len = static_cast<std::int64_t>(c.full_to_swa.size());
   return args;
-}
-
-MetadataOutputs expected_outputs(const MetadataCase& c) {
-  MetadataOutputs outputs = reference_outputs(c, PageColumns::kLive);
-  if (!c.has_out_cache_loc) outputs.swa_out_cache_loc = poisoned_outputs(c).swa_out_cache_loc;
-  return outputs;
 }
 
 class MetadataPageTable : public ::testing::Test {
@@ -74,12 +61,12 @@ TEST_F(MetadataPageTable, GivesTheKnownAnswersOnLiveColumns) {
   int phases = 0;
   for (const test::GoldenCase& golden : test::load_golden_cases()) {
     SCOPED_TRACE(golden.inputs.name);
-    const MetadataCase c = fit(golden.inputs);
+    const MetadataCase c = test::fit_for_page_table(golden.inputs);
     const auto& s = c.scalars;
     for (const DecodePhase phase : aten_phases(c)) {
       ++phases;
       const MetadataOutputs outputs = rebuild(c, phase);
-      ASSERT_EQ(first_difference(outputs, expected_outputs(c)), "");
+      ASSERT_EQ(first_difference(outputs, page_table_outputs(c)), "");
       if (s.seqlen_offset == golden.inputs.scalars.seqlen_offset) {
         EXPECT_EQ(outputs.cache_seqlens, golden.cache_seqlens);
         EXPECT_EQ(outputs.cu_seqlens_k, golden.cu_seqlens_k);
@@ -108,10 +95,10 @@ TEST_F(MetadataPageTable, EqualsTheReferenceInEveryWordAndLeavesTailsAlone) {
   bool seen[5] = {};
   for (const MetadataCase& random : test::random_cases()) {
     SCOPED_TRACE(random.name);
-    const MetadataCase c = fit(random);
+    const MetadataCase c = test::fit_for_page_table(random);
     for (const DecodePhase phase : aten_phases(c)) {
       seen[static_cast<int>(phase)] = true;
-      ASSERT_EQ(first_difference(rebuild(c, phase), expected_outputs(c)), "")
+      ASSERT_EQ(first_difference(rebuild(c, phase), page_table_outputs(c)), "")
           << "phase " << static_cast<int>(phase);
     }
   }
@@ -123,13 +110,15 @@ TEST_F(MetadataPageTable, EqualsTheReferenceOverTheEnginesMatrix) {
   for (const std::int32_t context : {2048, 4096, 131072}) {
     for (const std::int32_t page : {1, 32, 64, 128, 256}) {
       for (const std::int32_t batch : {1, 7, 32}) {
-        const MetadataCase c = fit(test::make_random_case({.batch_size = batch,
-                                                           .page_size = page,
-                                                           .max_seq_pages = context / page,
-                                                           .swa = context < 100000,
-                                                           .pool_rows = 4},
-                                                          ++seed));
-        ASSERT_EQ(first_difference(rebuild(c, DecodePhase::kNormalDecode), expected_outputs(c)), "")
+        const MetadataCase c =
+            test::fit_for_page_table(test::make_random_case({.batch_size = batch,
+                                                             .page_size = page,
+                                                             .max_seq_pages = context / page,
+                                                             .swa = context < 100000,
+                                                             .pool_rows = 4},
+                                                            ++seed));
+        ASSERT_EQ(first_difference(rebuild(c, DecodePhase::kNormalDecode), page_table_outputs(c)),
+                  "")
             << c.name;
       }
     }
@@ -138,19 +127,20 @@ TEST_F(MetadataPageTable, EqualsTheReferenceOverTheEnginesMatrix) {
 
 TEST_F(MetadataPageTable, TakesPagesLargerThanTheEnginesBlockAndAMillionTokens) {
   for (const std::int32_t page : {1, 64, 8192, 1 << 20}) {
-    const MetadataCase c = fit(test::make_random_case({.batch_size = 2,
-                                                       .page_size = page,
-                                                       .max_seq_pages = (1 << 20) / page,
-                                                       .swa = true,
-                                                       .pool_rows = 2},
-                                                      5));
-    EXPECT_EQ(first_difference(rebuild(c, DecodePhase::kNormalDecode), expected_outputs(c)), "")
+    const MetadataCase c =
+        test::fit_for_page_table(test::make_random_case({.batch_size = 2,
+                                                         .page_size = page,
+                                                         .max_seq_pages = (1 << 20) / page,
+                                                         .swa = true,
+                                                         .pool_rows = 2},
+                                                        5));
+    EXPECT_EQ(first_difference(rebuild(c, DecodePhase::kNormalDecode), page_table_outputs(c)), "")
         << c.name;
   }
 }
 
 TEST_F(MetadataPageTable, WritesTheSameTableWhateverTheStride) {
-  MetadataCase c = fit(test::make_random_case(
+  MetadataCase c = test::fit_for_page_table(test::make_random_case(
       {.batch_size = 7, .page_size = 32, .max_seq_pages = 20, .swa = true}, 6));
   const MetadataOutputs wide = rebuild(c, DecodePhase::kNormalDecode);
   const auto wide_stride = c.scalars.page_table_stride;
@@ -201,7 +191,7 @@ TEST_F(MetadataPageTable, GuardsEachRowByItsOwnLengthAndByTheBound) {
 }
 
 TEST_F(MetadataPageTable, RefusesABoundBelowAKnownLengthByRowLengthAndBound) {
-  MetadataCase c = fit(test::make_random_case(
+  MetadataCase c = test::fit_for_page_table(test::make_random_case(
       {.batch_size = 3, .page_size = 16, .max_seq_pages = 8, .seqlen_offset = 4}, 7));
   MetadataOutputs outputs = poisoned_outputs(c);
   PageTableMetadataArgs args = bind_page_table(c, outputs);
@@ -215,7 +205,8 @@ TEST_F(MetadataPageTable, RefusesABoundBelowAKnownLengthByRowLengthAndBound) {
 }
 
 TEST_F(MetadataPageTable, RefusesArgumentsThatMakeNoSenseAndRecovers) {
-  const MetadataCase c = fit(test::make_random_case({.batch_size = 3, .swa = true}, 12));
+  const MetadataCase c =
+      test::fit_for_page_table(test::make_random_case({.batch_size = 3, .swa = true}, 12));
   MetadataOutputs outputs = poisoned_outputs(c);
   const PageTableMetadataArgs good = bind_page_table(c, outputs);
   expect_refused(DecodePhase::kDraftExtendStrided, good, "q_mode");
@@ -233,11 +224,12 @@ TEST_F(MetadataPageTable, RefusesArgumentsThatMakeNoSenseAndRecovers) {
   args.metadata.full_to_swa = nullptr;
   args.metadata.out_cache_loc = nullptr;
   expect_refused(DecodePhase::kNormalDecode, args, "an array is missing");
-  EXPECT_EQ(first_difference(rebuild(c, DecodePhase::kNormalDecode), expected_outputs(c)), "");
+  EXPECT_EQ(first_difference(rebuild(c, DecodePhase::kNormalDecode), page_table_outputs(c)), "");
 }
 
 TEST_F(MetadataPageTable, ZeroesThePersistentSwaOutBufferToItsEnd) {
-  MetadataCase c = fit(test::make_random_case({.batch_size = 3, .swa = true}, 11));
+  MetadataCase c =
+      test::fit_for_page_table(test::make_random_case({.batch_size = 3, .swa = true}, 11));
   c.has_out_cache_loc = true;
   c.out_cache_loc = {-1, 5, 6};
   c.scalars.num_out_tokens = 3;
@@ -253,7 +245,7 @@ TEST_F(MetadataPageTable, ZeroesThePersistentSwaOutBufferToItsEnd) {
 }
 
 TEST_F(MetadataPageTable, MakesNoNewAllocationOnceWarm) {
-  const MetadataCase c = fit(test::make_random_case(
+  const MetadataCase c = test::fit_for_page_table(test::make_random_case(
       {.batch_size = 33, .page_size = 16, .max_seq_pages = 40, .swa = true}, 4));
   rebuild(c, DecodePhase::kTargetVerify);
   const std::int64_t after_first = allocator_.source_calls();

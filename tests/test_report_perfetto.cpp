@@ -1,4 +1,5 @@
 // A validator for the trace, over records of every kind: what viewers misread silently.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -177,6 +178,39 @@ TEST(ReportPerfetto, SlicesLastAsLongAsTheRowsSay) {
       EXPECT_EQ(s.end - s.begin, expected) << s.name;
     }
   }
+}
+
+TEST(ReportPerfetto, StepsThatNoRunHasAreRefusedWithTheRange) {
+  GeneratorConfig config;
+  config.steps = 200;
+  GeneratorConfig longer = config;
+  longer.steps = 500;
+  const RunDirectory directory(config), other(longer);
+  ReportOptions options;
+  options.steps = StepRange{200, 300};
+  std::ostringstream out;
+  try {
+    report({directory.path()}, "perfetto", out, options);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("--steps 200..300: holds no step of "));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("which has 0..199"));
+  }
+  EXPECT_EQ(out.str(), "");
+  // One run of two has them, and one step of the range is enough.
+  EXPECT_EQ(report({directory.path(), other.path()}, "perfetto", out, options), kExitPass);
+  options.steps = StepRange{199, 300};
+  EXPECT_EQ(report({directory.path()}, "perfetto", out, options), kExitPass);
+}
+
+TEST(ReportPerfetto, ARunWithoutRowsIsNotToldThatTheStepsAreWrong) {
+  GeneratedRun run = generate_run({});
+  for (auto& rows : run.rows) rows.clear();
+  const RunDirectory directory(run);
+  ReportOptions options;
+  options.steps = StepRange{0, 3};
+  std::ostringstream out;
+  EXPECT_EQ(report({directory.path()}, "perfetto", out, options), kExitNothingMeasured);
 }
 
 TEST(ReportPerfetto, TheWorstStepIsAmongTheWorst) {

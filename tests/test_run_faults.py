@@ -1,6 +1,5 @@
 """Bad input and faults of `tpjitter run` on the host backend: named, bounded, nothing lost."""
 import os
-import pathlib
 import resource
 import shlex
 import signal
@@ -15,22 +14,6 @@ from program import DEADLINE_SCALE, PROGRAM, ProgramTest, main, strict_json
 LONG = ["--set", "sampling.steps=100000", "--set", "sampling.block_steps=50",
         "--set", "body.layer_us=20", "--set", "shape.layers=4", "--case", "fused"]
 LIMIT_S = 15 * max(1.0, float(DEADLINE_SCALE))
-
-
-def rank_processes(launcher):
-    """pid by rank of a running launcher's children."""
-    children = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            status = (entry / "stat").read_text()
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if int(status.rsplit(")", 1)[1].split()[1]) == launcher.pid and b"rank" in words:
-            children[int(words[words.index(b"--rank") + 1])] = int(entry.name)
-    return children
 
 
 class Faults(ProgramTest):
@@ -58,7 +41,7 @@ class Faults(ProgramTest):
         self.assertEqual(launcher.returncode, 3, err)
         info = self.run_info(run)
         self.assertEqual(info["status"], "incomplete")
-        self.assertEqual(rank_processes(launcher), {})
+        self.assertEqual(self.ranks_of(launcher), {})
         report = self.tpjitter("report", run)
         self.assertEqual(report.returncode, 3, report.stderr)
         summary = strict_json(self.tpjitter("report", run, "--format", "json").stdout)
@@ -76,7 +59,7 @@ class Faults(ProgramTest):
 
     def test_a_killed_rank_is_named_and_its_rows_are_kept(self):
         run, launcher = self.start_and_wait_for_rows(rows=100)
-        os.kill(rank_processes(launcher)[1], signal.SIGKILL)
+        os.kill(self.ranks_of(launcher)[1], signal.SIGKILL)
         _, err = self.finish(launcher)
         info, text = self.check_incomplete(run, launcher, err)
         self.assertRegex(err, r"rank 1 was killed by signal 9 .* step \d+, stage ")
@@ -88,7 +71,7 @@ class Faults(ProgramTest):
 
     def test_a_stopped_rank_ends_the_run_within_its_deadline(self):
         run, launcher = self.start_and_wait_for_rows()
-        os.kill(rank_processes(launcher)[1], signal.SIGSTOP)
+        os.kill(self.ranks_of(launcher)[1], signal.SIGSTOP)
         _, err = self.finish(launcher)
         info, _ = self.check_incomplete(run, launcher, err)
         self.assertRegex(err, r"rank 1 is stopped \(signal STOP\) at .* stage ")
@@ -128,7 +111,7 @@ class Faults(ProgramTest):
 
     def test_a_killed_launcher_takes_its_ranks_with_it(self):
         run, launcher = self.start_and_wait_for_rows(rows=300)
-        pids = list(rank_processes(launcher).values())
+        pids = list(self.ranks_of(launcher).values())
         self.assertEqual(len(pids), 2)
         launcher.kill()
         launcher.communicate()

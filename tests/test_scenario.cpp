@@ -133,14 +133,15 @@ TEST_F(ScenarioTest, LabelsSayWhatAValueIs) {
   EXPECT_THAT(case_names(load("[body]\nlayer_us = [10, 12.5]\n")),
               ElementsAre("layer_us10", "layer_us12.5"));
   EXPECT_THAT(case_names(load("[shape]\nbatch_size = [8]\n")), ElementsAre("bs8"));
-  EXPECT_THAT(case_names(load("[inject]\nwhere = [\"none\", \"before_launch\"]\n")),
+  EXPECT_THAT(case_names(load("[inject]\ndelay_us = 5\nwhere = [\"none\", \"before_launch\"]\n")),
               ElementsAre("inject_none", "inject_before_launch"));
   EXPECT_THAT(case_names(load("[step]\npage_columns = [\"all\", \"live\"]\n")),
               ElementsAre("columns_all", "columns_live"));
 }
 
 TEST_F(ScenarioTest, CallOverheadIsANumberOrTheNameOfAProfileAndBothMakeAnAxis) {
-  const Scenario scenario = load("[step]\nop_overhead_ns = [250, \"python\", \"libtorch\"]\n");
+  const Scenario scenario =
+      load("[step]\npath = \"aten\"\nop_overhead_ns = [250, \"python\", \"libtorch\"]\n");
   EXPECT_THAT(case_names(scenario), ElementsAre("op_ns250", "python", "libtorch"));
   EXPECT_EQ(scenario.cases[0].config.op_overhead_ns, OpOverhead(std::int64_t{250}));
   EXPECT_EQ(scenario.cases[1].config.op_overhead_ns, OpOverhead("python"));

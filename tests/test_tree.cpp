@@ -124,7 +124,7 @@ TEST(TreeCapture, BindsBothObjectsAndFillsNeither) {
         tree ? tree_case("fused") : small_case("single", "speculative", "fused");
     CountedExecution counted;
     const ServingState state(ServingShape::of(config));
-    const HostMetadata metadata(config, config.path, state, counted);
+    const HostMetadata metadata(config, metadata_path(config.path), state, counted);
     EXPECT_EQ(counted.kernels, tree ? 3 : 3 * 4);
   }
 }
@@ -170,7 +170,7 @@ TEST(TreeStep, OfOtherSizesGivesTheReferencesChecksum) {
   };
   for (const Sizes& sizes : {Sizes{2, 2, 7, 1, 3}, Sizes{5, 4, 8, 1, 2}, Sizes{8, 8, 16, 64, 1},
                              Sizes{3, 3, 4, 2, 4}, Sizes{6, 4, 16, 4, 5}}) {
-    for (const char* path : kPaths) {
+    for (const char* path : paths()) {
       CaseConfig config = tree_case(path);
       config.draft_steps = sizes.steps;
       config.topk = sizes.topk;
@@ -179,7 +179,7 @@ TEST(TreeStep, OfOtherSizesGivesTheReferencesChecksum) {
       config.batch_size = sizes.batch;
       config.capture_batch_sizes = {sizes.batch, 8};
       ASSERT_EQ(composition_problem(config), "");
-      if (!path_exists(config, path)) continue;
+      if (!path_exists(config, metadata_path(path))) continue;
       ASSERT_EQ(path_difference(config, 0), "");
       HostCase c(config, DeviceModel{}, 2);
       for (int step = 0; step < 10; ++step) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/metadata_topk.h"
+#include "tests/array_difference.h"
 
 namespace tpjitter::test {
 
@@ -208,18 +209,12 @@ inline std::vector<TopkCase> random_topk_cases() {
 
 // Empty if equal, else the first differing output and index with both values.
 inline std::string first_difference(const TopkOutputs& actual, const TopkOutputs& expected) {
-  const auto compare = [](const char* name, const auto& a, const auto& b) -> std::string {
-    if (a.size() != b.size()) return std::string(name) + " differs in size";
-    const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin());
-    if (at == a.end()) return {};
-    return std::string(name) + "[" + std::to_string(at - a.begin()) + "] is " +
-           std::to_string(*at) + ", expected " + std::to_string(*other);
-  };
-  const auto tables = [&](const char* name, const TopkArrays& a, const TopkArrays& b) {
-    for (const std::string& text : {compare("cache_seqlens", a.cache_seqlens, b.cache_seqlens),
-                                    compare("cu_seqlens_k", a.cu_seqlens_k, b.cu_seqlens_k),
-                                    compare("cu_seqlens_q", a.cu_seqlens_q, b.cu_seqlens_q),
-                                    compare("page_table", a.page_table, b.page_table)}) {
+  const auto tables = [](const char* name, const TopkArrays& a, const TopkArrays& b) {
+    for (const std::string& text :
+         {array_difference("cache_seqlens", a.cache_seqlens, b.cache_seqlens),
+          array_difference("cu_seqlens_k", a.cu_seqlens_k, b.cu_seqlens_k),
+          array_difference("cu_seqlens_q", a.cu_seqlens_q, b.cu_seqlens_q),
+          array_difference("page_table", a.page_table, b.page_table)}) {
       if (!text.empty()) return std::string(name) + " " + text;
     }
     return std::string();

@@ -67,25 +67,22 @@ std::string composition_problem(const CaseConfig& config) {
 }
 
 std::string composition_gap(const CaseConfig& config) {
-  if (config.path == "torch") {
-    if (const std::string gap = torch_path_gap(); !gap.empty()) return gap;
-    if (config.composition != "single") {
-      return "step.path = \"torch\" is built for composition single: its sequence is that of page "
-             "tables";
-    }
+  const MetadataPath& path = metadata_path(config.path);
+  if (path.needs_torch && !kHasTorchPath) {
+    return "step.path = \"" + config.path + "\" is not in this build: " + kHowToGetTorchPath;
   }
-  if (config.path == "fused_multi" && config.composition != "single") {
-    return "step.path = \"fused_multi\" is built for composition single: " + config.composition +
-           " has leaves or runners whose rebuilds have other inputs";
+  if (path.single_only != nullptr && config.composition != "single") {
+    return "step.path = \"" + config.path +
+           "\" is built for composition single: " + path.single_only;
   }
   const Composition& composition = find_composition(config.composition);
   const std::string gap = composition.gap == nullptr ? "" : composition.gap(config);
   return gap.empty() ? gap : config.composition + " " + gap;
 }
 
-bool path_exists(CaseConfig config, const std::string& path) {
-  config.path = path;
-  if (path == "fused_multi" && config.mode != "speculative") return false;
+bool path_exists(CaseConfig config, const MetadataPath& path) {
+  config.path = path.name;
+  if (path.no_decode != nullptr && config.mode == "decode") return false;
   return composition_gap(config).empty();
 }
 

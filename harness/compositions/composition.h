@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "harness/compositions/metadata_backend.h"
+#include "harness/contract/metadata_paths.h"
 #include "harness/contract/scenario.h"
 #include "harness/step_plan.h"
 #include "kernels/attention_tables.h"
@@ -40,7 +41,7 @@ std::string composition_gap(const CaseConfig& config);
 // The only one with step.topk above 1.
 inline constexpr const char* kTreeComposition = "tree";
 // Whether the case's composition has that path.
-bool path_exists(CaseConfig config, const std::string& path);
+bool path_exists(CaseConfig config, const MetadataPath& path);
 
 std::unique_ptr<MetadataBackend> make_composition(const CaseConfig& config, const StepPlan& plan,
                                                   LeafSource& leaves);

@@ -37,7 +37,7 @@ std::string tree_gap(const CaseConfig& c) {
   if (c.swa || c.draft_swa) {
     return "has no third object for sliding windows; set shape.swa and step.draft_swa to false";
   }
-  if (c.path == "page_table_kernel") {
+  if (metadata_path(c.path).form == RebuildForm::kPageTable) {
     return "has no page-table kernel for its two objects; use aten, glue_graph, fused or "
            "fused_in_graph";
   }

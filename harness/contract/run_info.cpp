@@ -54,6 +54,12 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     const auto end = begin + static_cast<std::ptrdiff_t>(at);
     const auto line = 1 + std::count(begin, end, '\n');
     const auto column = end - std::find(std::make_reverse_iterator(end), text_.rend(), '\n').base();
+    const std::string_view number = not_finite(at, token, error.id);
+    if (!number.empty()) {
+      throw RecordError(fmt::format("{}:{}:{}: {} is {}, not a finite number", file_, line, column,
+                                    value_place(), number),
+                        kExitRunFailed);
+    }
     const bool cut_off = at == text_.size() && error.id == 101;
     throw RecordError(fmt::format("{}:{}:{}: not valid JSON near '{}'{}", file_, line, column,
                                   token.substr(0, 40), cut_off ? "; the file ends too early" : ""),
@@ -61,6 +67,41 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   }
 
  private:
+  // What programs write for a number that is none, where the parser stopped; else empty.
+  std::string_view not_finite(std::size_t stopped_at, const std::string& token, int error) const {
+    constexpr int kNumberOverflow = 406;
+    const std::string_view text(text_);
+    if (error == kNumberOverflow) return text.substr(stopped_at - token.size(), token.size());
+    if (stopped_at == 0) return {};
+    // It stopped behind the first letter.
+    const bool minus = stopped_at >= 2 && text[stopped_at - 2] == '-';
+    const std::string_view rest = text.substr(stopped_at - (minus ? 2 : 1));
+    for (const std::string_view word :
+         {"NaN", "-NaN", "nan", "-nan", "Infinity", "-Infinity", "inf", "-inf"}) {
+      if (rest.starts_with(word)) return rest.substr(0, word.size());
+    }
+    return {};
+  }
+  // "key `benchmarks[0].real_time` (BM_x/8)": of the value that comes next; its object's name too.
+  std::string value_place() const {
+    std::string path;
+    for (std::size_t i = 0; i < open_.size(); ++i) {
+      const Json& inside = *open_[i];
+      const bool last = i + 1 == open_.size();
+      if (inside.is_array()) {
+        path += fmt::format("[{}]", inside.size() - (last ? 0 : 1));
+      } else {
+        path += (path.empty() ? "" : ".") + (last ? pending_ : std::prev(inside.end()).key());
+      }
+    }
+    if (path.empty()) return "the document";
+    std::string place = fmt::format("key `{}`", path);
+    const Json& object = *open_.back();
+    if (object.is_object() && object.contains("name") && object["name"].is_string()) {
+      place += fmt::format(" ({})", object["name"].get<std::string>());
+    }
+    return place;
+  }
   [[noreturn]] void fail(const std::string& problem) const {
     throw RecordError(fmt::format("{}: not strict JSON: {}", file_, problem), kExitRunFailed);
   }
@@ -190,6 +231,11 @@ void write_run_json(const std::filesystem::path& run_directory, const RunInfo& i
 RunInfo read_run_json(const std::filesystem::path& run_directory) {
   const std::filesystem::path path = run_directory / "run.json";
   std::error_code error;
+  if (std::filesystem::is_regular_file(run_directory, error)) {
+    throw RecordError(
+        fmt::format("{}: is a file; give the run directory that it is in", run_directory.string()),
+        kExitUsage);
+  }
   if (!std::filesystem::is_directory(run_directory, error)) {
     throw RecordError(
         fmt::format("{}: no such directory; give the directory that tpjitter run --out "

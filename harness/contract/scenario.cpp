@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 
+#include "harness/contract/key_effects.h"
 #include "harness/contract/scenario_fields.h"
 #include "harness/contract/scenario_toml.h"
 
@@ -21,6 +22,23 @@ class CaseChecks {
  public:
   CaseChecks(const Scenario& scenario, const GivenKeys& given)
       : scenario_(scenario), given_(given) {}
+
+  // An axis that no case takes would measure equal cases and show their noise as a difference.
+  void check_axes() const {
+    for (const Scenario::Axis& axis : scenario_.axes) {
+      if (axis.labels.size() < 2) continue;
+      std::optional<std::string> reason;
+      for (const Scenario::Case& c : scenario_.cases) {
+        reason = no_effect(axis.key, c.config);
+        if (!reason) break;
+      }
+      if (!reason) continue;
+      throw scenario_error(
+          given_.at(axis.key).values.front().place, axis.key,
+          fmt::format("its values make equal cases, for it changes nothing where {}", *reason),
+          "one value");
+    }
+  }
 
   void check(const CaseConfig& c) const {
     const auto& captured = c.capture_batch_sizes;
@@ -162,6 +180,7 @@ Scenario load_scenario(const std::filesystem::path& file,
   expand(given, scenario);
   const CaseChecks checks(scenario, given);
   for (const Scenario::Case& item : scenario.cases) checks.check(item.config);
+  checks.check_axes();
   return scenario;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "harness/contract/metadata_paths.h"
 #include "harness/contract/scenario_fields.h"
 
 namespace tpjitter {
@@ -45,6 +46,15 @@ constexpr const char* kKeysHead = R"(
 constexpr const char* kTableHead = R"(
 | key | type | default | allowed | label | meaning |
 |---|---|---|---|---|---|
+)";
+
+constexpr const char* kPathsHead = R"(
+## Metadata paths
+
+The values of `step.path`. Host work is that of one rebuild in normal decode.
+
+| path | what | host work |
+|---|---|---|
 )";
 
 std::string cell(std::string_view text) {
@@ -101,6 +111,10 @@ std::string scenario_readme(const std::filesystem::path& directory) {
       text += kTableHead;
     }
     text += field_row(field);
+  }
+  text += kPathsHead;
+  for (const MetadataPath& path : kMetadataPaths) {
+    text += fmt::format("| `{}` | {} | {} |\n", path.name, path.summary, path.host_work);
   }
   return text;
 }

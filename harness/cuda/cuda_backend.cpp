@@ -125,8 +125,8 @@ CaseChecks CudaBackend::prepare(const CaseConfig& config) {
   device_->warm_temporaries();
   if (case_->shape.live_batch == case_->shape.batch_size) {
     device_->capture_glue_graphs();
-  } else if (config.path == "glue_graph") {
-    throw ConfigError("step.path: glue_graph is for batches without padded rows");
+  } else if (!metadata_path(config.path).padded_rows) {
+    throw ConfigError("step.path: " + config.path + " is for batches without padded rows");
   }
   const CaseChecks checks = check_paths(context_, *case_, *device_, stream_.get());
 

@@ -16,7 +16,7 @@ CudaDevice::CudaDevice(const RankContext& context, Communicator& communicator, C
       communicator_(communicator),
       case_(c),
       stream_(stream),
-      path_(cuda_path(c.config.path)),
+      path_(metadata_path(c.config.path)),
       mapped_flag_(c.config.coupling_wait == "mapped_flag"),
       eager_(c.config.execution == "eager"),
       read_done_before_(c.config.read_done == "pre_replay"),
@@ -148,7 +148,7 @@ void CudaDevice::sync_seq_lens() {
 void CudaDevice::rebuild_metadata(int phase) {
   if (phase == 0 && case_.config.seq_lens_sync) sync_seq_lens();
   if (!case_.plan.phases[phase].replays_hook) return;
-  if (path_ == CudaPath::kGlueGraph) {
+  if (path_.form == RebuildForm::kGlueGraph) {
     // Empty where an earlier phase's fills this one's tables too.
     if (glue_nodes_[phase] > 0) keep(cudaGraphLaunch(glue_graphs_[phase].get(), stream_));
     return;
@@ -158,12 +158,12 @@ void CudaDevice::rebuild_metadata(int phase) {
   keep(case_.metadata->take_status());
 }
 
-void CudaDevice::rebuild_with(CudaPath path, int phase) {
-  if (path == CudaPath::kGlueGraph) {
+void CudaDevice::rebuild_with(const MetadataPath& path, int phase) {
+  if (path.form == RebuildForm::kGlueGraph) {
     keep(cudaGraphLaunch(glue_graphs_[phase].get(), stream_));
     return;
   }
-  const CudaPath before = case_.metadata->path();
+  const MetadataPath& before = case_.metadata->path();
   case_.metadata->set_path(path);
   MetadataBackend& composition = case_.metadata->composition();
   composition.out_graph(case_.view(phase));
@@ -198,8 +198,8 @@ std::vector<cudaEvent_t> CudaDevice::read_done_events(int graph) const {
 
 void CudaDevice::capture_glue_graphs() {
   constexpr int kWarmUps = 2;
-  const CudaPath before = case_.metadata->path();
-  case_.metadata->set_path(CudaPath::kGlueGraph);
+  const MetadataPath& before = case_.metadata->path();
+  case_.metadata->set_path(path_of_form(RebuildForm::kGlueGraph));
   for (int phase = 0; phase < static_cast<int>(case_.plan.phases.size()); ++phase) {
     const auto rebuild = [&] {
       case_.metadata->composition().out_graph(case_.view(phase));
@@ -234,8 +234,11 @@ void CudaDevice::stage_inputs(std::int64_t step) {
 }
 
 void CudaDevice::warm_temporaries() {
-  if (path_ != CudaPath::kAten && path_ != CudaPath::kPageTable && path_ != CudaPath::kTorch)
+  const RebuildForm form = path_.form;
+  if (form != RebuildForm::kOperations && form != RebuildForm::kPageTable &&
+      form != RebuildForm::kTorch) {
     return;
+  }
   // One rebuild a power of two of pages: sizes of temporaries grow with the longest request, and
   // the allocator keeps a list for each power of two.
   const std::vector<std::int64_t> staged = case_.seq_lens_cpu;

@@ -44,7 +44,7 @@ class CudaDevice {
   std::size_t glue_nodes(int phase) const { return glue_nodes_[phase]; }
   // One rebuild of the given path on the stream, eager, for the checks before timing: of this
   // batch's size, which capture_metadata() has bound.
-  void rebuild_with(CudaPath path, int phase);
+  void rebuild_with(const MetadataPath& path, int phase);
   // Binds and fills every captured size's metadata.
   void capture_metadata();
   // Makes every temporary that the path can need at any length of the batch. Leaves other lengths
@@ -73,7 +73,7 @@ class CudaDevice {
   Communicator& communicator_;
   CudaCase& case_;
   cudaStream_t stream_;
-  CudaPath path_;
+  const MetadataPath& path_;
   bool mapped_flag_;
   bool eager_;             // kernels instead of graphs
   bool read_done_before_;  // before the replay; else, with a schedule stream, inside

@@ -7,6 +7,7 @@
 #include "harness/contract/error.h"
 #include "harness/leaf_forms.h"
 #include "harness/leaf_topk.h"
+#include "harness/tables_leaf.h"
 #include "harness/torch/torch_path.h"
 #include "kernels/metadata_fused_multi.h"
 #if TPJITTER_HAS_TORCH
@@ -14,17 +15,6 @@
 #endif
 
 namespace tpjitter {
-
-CudaPath cuda_path(const std::string& path) {
-  if (path == "aten") return CudaPath::kAten;
-  if (path == "page_table_kernel") return CudaPath::kPageTable;
-  if (path == "glue_graph") return CudaPath::kGlueGraph;
-  if (path == "fused") return CudaPath::kFused;
-  if (path == "fused_in_graph") return CudaPath::kFusedInGraph;
-  if (path == "fused_multi") return CudaPath::kFusedMulti;
-  if (path == "torch" && kHasTorchPath) return CudaPath::kTorch;
-  throw ConfigError("step.path: " + path + " is not built for the cuda backend");
-}
 
 void* DeviceTableMemory::allocate(std::size_t bytes) {
   DeviceBuffer<std::byte>& block = blocks_.emplace_back(std::max<std::size_t>(bytes, 1));
@@ -47,21 +37,14 @@ void DeviceTableMemory::read(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
 }
 
-// One leaf: tables by phase, and what capture bound.
-class CudaMetadata::Leaf final : public MetadataBackend {
+// One leaf: its tables, and what capture bound.
+class CudaMetadata::Leaf final : public TablesLeaf {
  public:
   Leaf(CudaMetadata& metadata, Leaves& leaves, const LeafId& id);
 
   void capture(const BatchView& view) override;
   void out_graph(const BatchView& view) override;
   void in_graph(const BatchView& view) override;
-  void append_layers(const BatchView& view, int layers,
-                     std::vector<LayerRun>& runs) const override {
-    runs.push_back({{id_, view}, {}, layers});
-  }
-
-  const LeafId& id() const { return id_; }
-  LeafTables& tables(int phase) { return *tables_[phase]; }
   std::int32_t query_tokens(const BatchView& view) { return captured_.find(view).max_seq_len_q; }
 
  private:
@@ -81,19 +64,17 @@ class CudaMetadata::Leaf final : public MetadataBackend {
     std::int32_t max_seq_len_q = 0;
   };
   void prepare(const BatchView& view, Bound& bound);
-  int launch_paged(const BatchView& view, const Bound& bound) const;
+  int launch_kernel(const BatchView& view, const Bound& bound) const;
+  int launch_merged_kernel(const BatchView& view, const Bound& bound) const;
   void prepare_torch(const BatchView& view, Bound& bound) const;
   void rebuild(const BatchView& view, const Bound& bound);
   bool records(const BatchView& view) const {
-    return metadata_.path_ == CudaPath::kFusedInGraph ||
-           !metadata_.plan_.phases[view.phase].replays_hook;
+    return metadata_.path_->in_graph || !metadata_.plan_.phases[view.phase].replays_hook;
   }
 
   CudaMetadata& metadata_;
   Leaves& leaves_;
-  LeafId id_;
-  std::vector<std::unique_ptr<LeafTables>> tables_;  // by phase
-  std::vector<int> multi_;                           // phases of one launch of kFusedMulti
+  std::vector<int> multi_;  // phases of one launch of kMergedKernel
   CapturedSizes<Bound> captured_;
   bool capturing_ = false;
 };
@@ -112,10 +93,7 @@ struct CudaMetadata::Leaves final : public LeafSource {
     all.push_back(leaf.get());
     return leaf;
   }
-  Leaf& leaf(const LeafId& id) {
-    return **std::find_if(all.begin(), all.end(),
-                          [&](const Leaf* leaf) { return leaf->id() == id; });
-  }
+  TableSetup setup() { return {&shape, &metadata.memory_, {}, {}, columns}; }
 
   CudaMetadata& metadata;
   const ServingShape& shape;
@@ -126,18 +104,11 @@ struct CudaMetadata::Leaves final : public LeafSource {
 };
 
 CudaMetadata::Leaf::Leaf(CudaMetadata& metadata, Leaves& leaves, const LeafId& id)
-    : metadata_(metadata), leaves_(leaves), id_(id), multi_(phases_ready_at_begin(metadata.plan_)) {
-  for (std::size_t phase = 0; phase < metadata.plan_.phases.size(); ++phase) {
-    TableSetup setup;
-    setup.shape = &leaves.shape;
-    setup.memory = &metadata.memory_;
-    setup.arrays = leaves.arrays[phase];
-    setup.phase = metadata.plan_.phases[phase];
-    setup.columns = leaves.columns;
-    tables_.push_back(make_tables(id.kind, setup));
-  }
-  link_draft_passes(tables_);
-}
+    : TablesLeaf(id, metadata.plan_, leaves.setup(),
+                 [&](std::size_t phase) { return leaves.arrays[phase]; }),
+      metadata_(metadata),
+      leaves_(leaves),
+      multi_(phases_ready_at_begin(metadata.plan_)) {}
 
 void CudaMetadata::Leaf::prepare(const BatchView& view, Bound& bound) {
   const LeafTables& tables = *tables_[view.phase];
@@ -207,10 +178,26 @@ void CudaMetadata::Leaf::in_graph(const BatchView& view) {
   if (records(view)) rebuild(view, bound);
 }
 
-int CudaMetadata::Leaf::launch_paged(const BatchView& view, const Bound& bound) const {
-  const bool merged = metadata_.path_ == CudaPath::kFusedMulti &&
-                      std::find(multi_.begin(), multi_.end(), view.phase) != multi_.end();
-  if (!merged) return kernels::launch_fused_metadata(bound.paged, metadata_.stream_);
+int CudaMetadata::Leaf::launch_kernel(const BatchView& view, const Bound& bound) const {
+  const cudaStream_t stream = metadata_.stream_;
+  switch (id_.kind) {
+    case LeafKind::kPaged:
+      return kernels::launch_fused_metadata(bound.paged, stream);
+    case LeafKind::kKvIndices:
+      return kernels::launch_kv_indices(bound.lists.span(), stream);
+    case LeafKind::kLinearState:
+      return kernels::launch_linear_state(bound.linear, stream);
+    case LeafKind::kTopk:
+      return static_cast<const TopkTables&>(*tables_[view.phase]).verifies()
+                 ? kernels::launch_topk_verify(bound.tree_verify, stream)
+                 : kernels::launch_topk_draft(bound.tree_draft, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+int CudaMetadata::Leaf::launch_merged_kernel(const BatchView& view, const Bound& bound) const {
+  const bool merged = std::find(multi_.begin(), multi_.end(), view.phase) != multi_.end();
+  if (!merged || id_.kind != LeafKind::kPaged) return launch_kernel(view, bound);
   if (view.phase != multi_.front())
     return cudaSuccess;  // the first one's launch was this one's too
   return kernels::launch_fused_multi(bound.paged_multi, metadata_.stream_);
@@ -220,31 +207,30 @@ void CudaMetadata::Leaf::rebuild(const BatchView& view, const Bound& bound) {
   LeafTables& tables = *tables_[view.phase];
   if (tables.filled_by_another()) return;
   int status = cudaSuccess;
-  const CudaPath path = metadata_.path_;
-  if (path == CudaPath::kFused || path == CudaPath::kFusedInGraph ||
-      path == CudaPath::kFusedMulti) {
-    if (id_.kind == LeafKind::kPaged) {
-      status = launch_paged(view, bound);
-    } else if (id_.kind == LeafKind::kKvIndices) {
-      status = kernels::launch_kv_indices(bound.lists.span(), metadata_.stream_);
-    } else if (id_.kind == LeafKind::kTopk) {
-      status = static_cast<const TopkTables&>(tables).verifies()
-                   ? kernels::launch_topk_verify(bound.tree_verify, metadata_.stream_)
-                   : kernels::launch_topk_draft(bound.tree_draft, metadata_.stream_);
-    } else {
-      status = kernels::launch_linear_state(bound.linear, metadata_.stream_);
+  switch (metadata_.path_->form) {
+    case RebuildForm::kOperations: {
+      // Where the runner never calls the host, what can be captured of the path is in the graph.
+      const OpByOp form = records(view) ? OpByOp::kCaptured : OpByOp::kAten;
+      status = tables.rebuild(form, *metadata_.ops_, view);
+      break;
     }
-  } else if (path == CudaPath::kTorch) {
+    case RebuildForm::kPageTable:
+      status = tables.rebuild(OpByOp::kPageTable, *metadata_.ops_, view);
+      break;
+    case RebuildForm::kGlueGraph:
+      status = tables.rebuild(OpByOp::kCaptured, *metadata_.ops_, view);
+      break;
+    case RebuildForm::kOneKernel:
+      status = launch_kernel(view, bound);
+      break;
+    case RebuildForm::kMergedKernel:
+      status = launch_merged_kernel(view, bound);
+      break;
+    case RebuildForm::kTorch:
 #if TPJITTER_HAS_TORCH
-    bound.torch->run(metadata_.stream_);
+      bound.torch->run(metadata_.stream_);
 #endif
-  } else {
-    // Where the runner never calls the host, what can be captured of the path is in the graph.
-    const bool captured = path == CudaPath::kGlueGraph || records(view);
-    const OpByOp form = path == CudaPath::kPageTable ? OpByOp::kPageTable
-                        : captured                   ? OpByOp::kCaptured
-                                                     : OpByOp::kAten;
-    status = tables.rebuild(form, *metadata_.ops_, view);
+      break;
   }
   if (metadata_.status_ == cudaSuccess) metadata_.status_ = status;
 }
@@ -253,8 +239,11 @@ CudaMetadata::CudaMetadata(const CaseConfig& config, const StepPlan& plan,
                            const ServingShape& shape, const std::vector<PhaseArrays>& arrays,
                            const std::int32_t* accept_lens_cpu)
     : plan_(plan),
-      path_(cuda_path(config.path)),
-      has_torch_(config.path == "torch" && path_exists(config, "torch")) {
+      path_(&metadata_path(config.path)),
+      has_torch_(path_->needs_torch && path_exists(config, *path_)) {
+  if (path_->needs_torch && !kHasTorchPath) {
+    throw ConfigError("step.path: " + config.path + " is not built for the cuda backend");
+  }
   leaves_ = std::make_unique<Leaves>(*this, config, shape, arrays, accept_lens_cpu);
   composition_ = make_composition(config, plan, *leaves_);
 }
@@ -268,21 +257,17 @@ void CudaMetadata::launch_on(cudaStream_t stream, kernels::TensorOps* ops) {
 
 kernels::GraphForward CudaMetadata::forward(const LayerRun& run) {
   return forward_of_run(run, [&](const TableRows& rows) {
-    Leaf& leaf = leaves_->leaf(rows.leaf);
+    Leaf& leaf = find_leaf(leaves_->all, rows.leaf);
     return leaf.tables(rows.view.phase).forward(rows.view, leaf.query_tokens(rows.view));
   });
 }
 
 LeafTables& CudaMetadata::tables(const TableRows& rows) {
-  return leaves_->leaf(rows.leaf).tables(rows.view.phase);
+  return find_leaf(leaves_->all, rows.leaf).tables(rows.view.phase);
 }
 
 void CudaMetadata::poison() {
-  for (Leaf* leaf : leaves_->all) {
-    for (int phase = 0; phase < static_cast<int>(plan_.phases.size()); ++phase) {
-      leaf->tables(phase).poison();
-    }
-  }
+  for (Leaf* leaf : leaves_->all) leaf->poison();
 }
 
 int CudaMetadata::take_status() {

@@ -16,9 +16,6 @@
 
 namespace tpjitter {
 
-enum class CudaPath { kAten, kPageTable, kGlueGraph, kFused, kFusedInGraph, kFusedMulti, kTorch };
-CudaPath cuda_path(const std::string& path);
-
 class DeviceTableMemory final : public TableMemory {
  public:
   void* allocate(std::size_t bytes) override;
@@ -43,9 +40,9 @@ class CudaMetadata {
   void launch_on(cudaStream_t stream, kernels::TensorOps* ops);
   cudaStream_t stream() const { return stream_; }
   kernels::TensorOps* ops() const { return ops_; }
-  // As if the case had this path. With kGlueGraph, out_graph is what a glue graph holds.
-  void set_path(CudaPath path) { path_ = path; }
-  CudaPath path() const { return path_; }
+  // As if the case had this path. Of a glue graph, out_graph is what the graph holds.
+  void set_path(const MetadataPath& path) { path_ = &path; }
+  const MetadataPath& path() const { return *path_; }
 
   // The forwards of a run of layers, as captured for its batch size.
   kernels::GraphForward forward(const LayerRun& run);
@@ -60,8 +57,8 @@ class CudaMetadata {
   struct Leaves;
 
   const StepPlan& plan_;
-  CudaPath path_;
-  bool has_torch_;  // the case has path `torch`, in this build
+  const MetadataPath* path_;
+  bool has_torch_;  // the case has a path that needs PyTorch, in this build
   cudaStream_t stream_ = nullptr;
   kernels::TensorOps* ops_ = nullptr;
   int status_ = cudaSuccess;

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
-
 #include "harness/cuda/graphs.h"
 #include "harness/cuda/host_wait.h"
 
@@ -13,21 +11,32 @@ namespace {
 // Steps between two signs of life: the launcher takes a silent rank for a hung one.
 constexpr std::int64_t kStepsPerProgress = 16;
 
-struct Path {
-  const char* name;
-  CudaPath path;
-};
+// What the path leaves to the graph, of all phases.
+GraphExec capture_in_graph(const MetadataPath& path, CudaCase& c, cudaStream_t stream) {
+  const MetadataPath& before = c.metadata->path();
+  c.metadata->set_path(path);
+  GraphExec graph = capture_graph(stream, [&] {
+    for (int phase = 0; phase < static_cast<int>(c.plan.phases.size()); ++phase) {
+      c.metadata->composition().in_graph(c.view(phase));
+    }
+    check_cuda(c.metadata->take_status());
+  });
+  c.metadata->set_path(before);
+  return graph;
+}
 
 // Every phase rebuilt once, from the staged inputs, over outputs that no path wrote.
-void rebuild_every_phase(const RankContext& context, const Path& path, CudaCase& c,
-                         CudaDevice& device, cudaGraphExec_t in_graph, cudaStream_t stream) {
+void rebuild_every_phase(const RankContext& context, const MetadataPath& path, CudaCase& c,
+                         CudaDevice& device, cudaStream_t stream) {
+  GraphExec in_graph;
+  if (path.in_graph) in_graph = capture_in_graph(path, c, stream);
   const int phases = static_cast<int>(c.plan.phases.size());
   c.poison_outputs(stream);
   for (int phase = 0; phase < phases; ++phase) device.copy_inputs(phase);
-  if (path.path == CudaPath::kFusedInGraph) {
-    check_cuda(cudaGraphLaunch(in_graph, stream));
+  if (path.in_graph) {
+    check_cuda(cudaGraphLaunch(in_graph.get(), stream));
   } else {
-    for (int phase = 0; phase < phases; ++phase) device.rebuild_with(path.path, phase);
+    for (int phase = 0; phase < phases; ++phase) device.rebuild_with(path, phase);
   }
   device.check_status();
   wait_for_stream(context, stream, device.wait_deadline_ns(), "the check of a metadata path");
@@ -40,33 +49,20 @@ CaseChecks check_paths(const RankContext& context, CudaCase& c, CudaDevice& devi
   const kernels::PageColumns columns = page_columns(c.config);
   ExpectedGraphs expected(c.config, context.world_size, columns);
   expected.advance();
-  const int phases = static_cast<int>(c.plan.phases.size());
-  const CudaPath own_path = c.metadata->path();
-  c.metadata->set_path(CudaPath::kFusedInGraph);
-  const GraphExec in_graph = capture_graph(stream, [&] {
-    for (int phase = 0; phase < phases; ++phase) c.metadata->composition().in_graph(c.view(phase));
-    check_cuda(c.metadata->take_status());
-  });
-  c.metadata->set_path(own_path);
   CaseChecks checks;
-  for (const Path& path :
-       {Path{"aten", CudaPath::kAten}, Path{"page_table_kernel", CudaPath::kPageTable},
-        Path{"glue_graph", CudaPath::kGlueGraph}, Path{"fused", CudaPath::kFused},
-        Path{"fused_in_graph", CudaPath::kFusedInGraph}, Path{"fused_multi", CudaPath::kFusedMulti},
-        Path{"torch", CudaPath::kTorch}}) {
-    if (!path_exists(c.config, path.name)) continue;
+  for (const MetadataPath& path : kMetadataPaths) {
+    if (!path_exists(c.config, path)) continue;
     // PyTorch's state in the process is a part of its own path's cases only.
-    if (path.path == CudaPath::kTorch && c.config.path != "torch") continue;
-    if (path.path == CudaPath::kGlueGraph && !device.has_glue_graphs()) continue;  // padded rows
-    rebuild_every_phase(context, path, c, device, in_graph.get(), stream);
-    const bool fused = std::string_view(path.name).starts_with("fused");
+    if (path.needs_torch && c.config.path != path.name) continue;
+    if (path.form == RebuildForm::kGlueGraph && !device.has_glue_graphs()) continue;  // padded rows
+    rebuild_every_phase(context, path, c, device, stream);
+    const bool all_columns = runs_fused_kernel(path) && columns == kernels::PageColumns::kAll;
     for (const ExpectedGraphs::Expected& wanted : expected.tables()) {
       HostTableMemory memory;
       const int phase = wanted.rows.view.phase;
       const auto got = make_tables(wanted.rows.leaf.kind, expected.setup(phase, memory));
       got->copy_from(c.metadata->tables(wanted.rows), c.metadata->memory());
-      const std::string difference = got->difference(
-          *wanted.tables, wanted.rows.view, fused && columns == kernels::PageColumns::kAll);
+      const std::string difference = got->difference(*wanted.tables, wanted.rows.view, all_columns);
       if (difference.empty()) continue;
       checks.bit_equal = false;
       checks.first_failure =

@@ -51,7 +51,7 @@ class HostBackend final : public Backend {
     timed_.reset();
     case_.emplace(config, device_.model(), context_.world_size);
     execution_.emplace(device_, CallOverhead::of(config, context_.rank));
-    timed_.emplace(config, config.path, case_->live, *execution_);
+    timed_.emplace(config, metadata_path(config.path), case_->live, *execution_);
     step_.plan = case_->plan;
     step_.injection = Injection::of(config, context_.rank, context_.world_size);
     step_.coupling.prepare(config, context_.control->deadlines().launcher_ns);
@@ -246,8 +246,8 @@ int host_capacity(std::string* reason) {
 Json host_model() { return DeviceModel{}.to_json(); }
 
 std::string host_skip_reason(const CaseConfig& config, int) {
-  if (config.path == "torch") {
-    return "step.path = \"torch\" needs a GPU: on the host its kernels would run inside the stamps";
+  if (const char* why = metadata_path(config.path).no_host_backend) {
+    return "step.path = \"" + config.path + "\" " + why;
   }
   if (config.pdl) return "body.pdl needs a GPU: the model has no launch latency between nodes";
   if (config.all_reduce == "nccl") {

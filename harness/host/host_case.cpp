@@ -30,8 +30,8 @@ ModelledGraph model_graph(const CaseConfig& config, const HostMetadata& metadata
   const std::int64_t first_fills = baked && fills_first ? kFillsOfALayer : 0;
   const std::int64_t rebuilds = metadata.rebuild_nodes(g);
   const std::int64_t rebuild_ns =
-      rebuilds * (config.path == "fused_in_graph" || config.path == "fused" ? m.metadata_kernel_ns
-                                                                            : m.kernel_ns);
+      rebuilds *
+      (runs_fused_kernel(metadata_path(config.path)) ? m.metadata_kernel_ns : m.kernel_ns);
   const std::int64_t nodes = layers * config.nodes_per_layer + 1 + rebuilds + fills;
 
   ModelledGraph graph;
@@ -65,7 +65,7 @@ HostCase::HostCase(const CaseConfig& c, const DeviceModel& model, int world_size
       live(shape),
       expected(c, world_size),
       computing(make_computing_execution()),
-      computed(c, c.path, expected.state(), *computing, make) {
+      computed(c, metadata_path(c.path), expected.state(), *computing, make) {
   for (int g = 0; g < plan.graphs; ++g) {
     bodies.push_back(body_shape(c, plan.phases[plan.first_phase(g)], world_size));
     graphs.push_back(model_graph(c, computed, g, bodies.back(), model));
@@ -99,9 +99,8 @@ std::string path_difference(const CaseConfig& config, int rank) {
   ExpectedGraphs expected(config, 1, page_columns(config));
   const StepInputs& inputs = expected.advance();
   const std::unique_ptr<HostExecution> computing = make_computing_execution();
-  for (const char* path :
-       {"aten", "page_table_kernel", "glue_graph", "fused", "fused_in_graph", "fused_multi"}) {
-    if (!path_exists(config, path)) continue;
+  for (const MetadataPath& path : kMetadataPaths) {
+    if (path.no_host_backend != nullptr || !path_exists(config, path)) continue;
     HostMetadata computed(config, path, expected.state(), *computing);
     computed.poison();
     computed.set_inputs(inputs);
@@ -115,7 +114,7 @@ std::string path_difference(const CaseConfig& config, int rank) {
       if (difference.empty()) continue;
       const Phase phase = expected.plan().phases[tables.rows.view.phase].phase;
       return fmt::format("rank {}, phase {}: path {} differs from the reference: {}", rank,
-                         phase_name(phase), path, difference);
+                         phase_name(phase), path.name, difference);
     }
   }
   return {};

@@ -1,8 +1,10 @@
 #include "harness/host/host_metadata.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "harness/compositions/captured_sizes.h"
+#include "harness/tables_leaf.h"
 #include "kernels/tensor_ops_recording.h"
 #include "kernels/tensor_ops_reference.h"
 
@@ -27,23 +29,18 @@ std::unique_ptr<HostExecution> make_computing_execution() {
   return std::make_unique<ComputingExecution>();
 }
 
-// One leaf: tables by phase, and what capture bound.
-class HostMetadata::Leaf final : public MetadataBackend {
+// One leaf: its tables, and what capture bound.
+class HostMetadata::Leaf final : public TablesLeaf {
  public:
   Leaf(Leaves& leaves, const LeafId& id);
 
   void capture(const BatchView& view) override;
   void out_graph(const BatchView& view) override;
   void in_graph(const BatchView& view) override;
-  void append_layers(const BatchView& view, int layers,
-                     std::vector<LayerRun>& runs) const override {
-    runs.push_back({{id_, view}, {}, layers});
-  }
-
-  const LeafId& id() const { return id_; }
-  LeafTables& tables(int phase) { return *tables_[phase]; }
   std::int32_t query_tokens(const BatchView& view) { return captured_.find(view).max_seq_len_q; }
-  void fill(const BatchView& view, OpByOp form);
+  void fill_by_operations(const BatchView& view, OpByOp form);
+  void fill_by_kernel(const BatchView& view);
+  void fill_by_merged_kernel(const BatchView& view);
 
  private:
   struct Bound {
@@ -56,18 +53,16 @@ class HostMetadata::Leaf final : public MetadataBackend {
   std::int32_t longest_accept(const BatchView& view) const;
 
   Leaves& leaves_;
-  LeafId id_;
-  std::vector<std::unique_ptr<LeafTables>> tables_;  // by phase
   CapturedSizes<Bound> captured_;
 };
 
 struct HostMetadata::Leaves final : public LeafSource {
-  Leaves(const CaseConfig& config, const std::string& case_path, const StepPlan& case_plan,
+  Leaves(const CaseConfig& config, const MetadataPath& case_path, const StepPlan& case_plan,
          const std::vector<RunnerInputs>& case_inputs, const ServingState& case_state,
          HostExecution& device)
       : path(case_path),
         plan(case_plan),
-        merged(case_path == "fused_multi" ? phases_ready_at_begin(case_plan) : std::vector<int>{}),
+        merged(phases_ready_at_begin(case_plan)),
         inputs(case_inputs),
         state(case_state),
         execution(device),
@@ -80,20 +75,25 @@ struct HostMetadata::Leaves final : public LeafSource {
     return leaf;
   }
 
-  Leaf& leaf(const LeafId& id) {
-    return **std::find_if(all.begin(), all.end(),
-                          [&](const Leaf* leaf) { return leaf->id() == id; });
-  }
-
-  bool fused() const {
-    return path == "fused" || path == "fused_in_graph" || path == "fused_multi";
-  }
-  OpByOp captured_form() const {
-    return path == "page_table_kernel" ? OpByOp::kPageTable : OpByOp::kCaptured;
+  TableSetup setup() { return {&state.shape(), &memory, {}, {}, columns}; }
+  // What the path is where it is recorded into a graph; null: one kernel.
+  std::optional<OpByOp> captured_form() const {
+    switch (path.form) {
+      case RebuildForm::kOperations:
+      case RebuildForm::kGlueGraph:
+      case RebuildForm::kTorch:
+        return OpByOp::kCaptured;
+      case RebuildForm::kPageTable:
+        return OpByOp::kPageTable;
+      case RebuildForm::kOneKernel:
+      case RebuildForm::kMergedKernel:
+        break;
+    }
+    return std::nullopt;
   }
   // The rebuild is in the graph: by the path, or because the runner never calls the host's hook.
   bool records(const BatchView& view) const {
-    return path == "fused_in_graph" || !plan.phases[view.phase].replays_hook;
+    return path.in_graph || !plan.phases[view.phase].replays_hook;
   }
 
   struct Rebuild {
@@ -102,9 +102,9 @@ struct HostMetadata::Leaves final : public LeafSource {
     std::int64_t nodes;
   };
 
-  const std::string path;
+  const MetadataPath& path;
   const StepPlan& plan;
-  const std::vector<int> merged;  // phases that one launch of fused_multi fills, at the first
+  const std::vector<int> merged;  // phases that one launch of kMergedKernel fills, at the first
   const std::vector<RunnerInputs>& inputs;
   const ServingState& state;
   HostExecution& execution;
@@ -116,19 +116,10 @@ struct HostMetadata::Leaves final : public LeafSource {
   std::int64_t glue_nodes = 0;  // of the phase being rebuilt
 };
 
-HostMetadata::Leaf::Leaf(Leaves& leaves, const LeafId& id) : leaves_(leaves), id_(id) {
-  const std::size_t phases = leaves.plan.phases.size();
-  for (std::size_t phase = 0; phase < phases; ++phase) {
-    TableSetup setup;
-    setup.shape = &leaves.state.shape();
-    setup.memory = &leaves.memory;
-    setup.arrays = leaves.inputs[phase].arrays(leaves.state);
-    setup.phase = leaves.plan.phases[phase];
-    setup.columns = leaves.columns;
-    tables_.push_back(make_tables(id.kind, setup));
-  }
-  link_draft_passes(tables_);
-}
+HostMetadata::Leaf::Leaf(Leaves& leaves, const LeafId& id)
+    : TablesLeaf(id, leaves.plan, leaves.setup(),
+                 [&](std::size_t phase) { return leaves.inputs[phase].arrays(leaves.state); }),
+      leaves_(leaves) {}
 
 std::int32_t HostMetadata::Leaf::longest_accept(const BatchView& view) const {
   if (leaves_.capturing) return 1;  // the list of accepted lengths is empty
@@ -140,11 +131,12 @@ std::int32_t HostMetadata::Leaf::longest_accept(const BatchView& view) const {
 std::int64_t HostMetadata::Leaf::count_nodes(const BatchView& view) {
   LeafTables& to = tables(view.phase);
   if (to.filled_by_another()) return 0;
-  if (leaves_.fused()) return 1;
+  const std::optional<OpByOp> form = leaves_.captured_form();
+  if (!form) return 1;
   kernels::AddressSource addresses;
   kernels::TensorAllocator allocator(addresses.block_source());
   kernels::RecordingTensorOps ops(allocator, 0);
-  to.rebuild(leaves_.captured_form(), ops, view);
+  to.rebuild(*form, ops, view);
   return ops.counts().kernel_launches + ops.counts().copies;
 }
 
@@ -167,10 +159,21 @@ void HostMetadata::Leaf::out_graph(const BatchView& view) {
     bound.max_seq_len_q = longest_accept(view);
   }
   if (tables(view.phase).filled_by_another() || leaves_.records(view)) return;
-  if (leaves_.path == "glue_graph") leaves_.glue_nodes += bound.nodes;
-  if (leaves_.path == "glue_graph" && !leaves_.execution.computes()) return;
-  fill(view,
-       leaves_.path == "aten" || leaves_.path == "torch" ? OpByOp::kAten : leaves_.captured_form());
+  switch (leaves_.path.form) {
+    case RebuildForm::kOperations:
+    case RebuildForm::kTorch:  // the same operations
+      return fill_by_operations(view, OpByOp::kAten);
+    case RebuildForm::kPageTable:
+      return fill_by_operations(view, OpByOp::kPageTable);
+    case RebuildForm::kGlueGraph:
+      leaves_.glue_nodes += bound.nodes;
+      if (leaves_.execution.computes()) fill_by_operations(view, OpByOp::kCaptured);
+      return;
+    case RebuildForm::kOneKernel:
+      return fill_by_kernel(view);
+    case RebuildForm::kMergedKernel:
+      return fill_by_merged_kernel(view);
+  }
 }
 
 void HostMetadata::Leaf::in_graph(const BatchView& view) {
@@ -179,21 +182,25 @@ void HostMetadata::Leaf::in_graph(const BatchView& view) {
   leaves_.recorded[leaves_.plan.phases[view.phase].graph].push_back({this, view, bound.nodes});
 }
 
-void HostMetadata::Leaf::fill(const BatchView& view, OpByOp form) {
+void HostMetadata::Leaf::fill_by_operations(const BatchView& view, OpByOp form) {
   LeafTables& to = tables(view.phase);
-  HostExecution& execution = leaves_.execution;
-  if (!leaves_.fused()) {
-    kernels::TensorOps& ops = execution.operations(to.scalar(view));
-    to.rebuild(form, ops, view);
-    ops.end_rebuild();
-    return;
-  }
+  kernels::TensorOps& ops = leaves_.execution.operations(to.scalar(view));
+  to.rebuild(form, ops, view);
+  ops.end_rebuild();
+}
+
+void HostMetadata::Leaf::fill_by_kernel(const BatchView& view) {
+  leaves_.execution.launch_kernel();
+  if (leaves_.execution.computes()) tables(view.phase).reference(view);
+}
+
+void HostMetadata::Leaf::fill_by_merged_kernel(const BatchView& view) {
   const std::vector<int>& merged = leaves_.merged;
   const bool is_merged = std::find(merged.begin(), merged.end(), view.phase) != merged.end();
-  if (is_merged && view.phase != merged.front()) return;  // the first one's launch was this one's
-  execution.launch_kernel();
-  if (!execution.computes()) return;
-  if (!is_merged) return to.reference(view);
+  if (!is_merged) return fill_by_kernel(view);
+  if (view.phase != merged.front()) return;  // the first one's launch was this one's too
+  leaves_.execution.launch_kernel();
+  if (!leaves_.execution.computes()) return;
   for (const int phase : merged) {
     BatchView of_phase = view;
     of_phase.phase = phase;
@@ -201,7 +208,7 @@ void HostMetadata::Leaf::fill(const BatchView& view, OpByOp form) {
   }
 }
 
-HostMetadata::HostMetadata(const CaseConfig& config, const std::string& path,
+HostMetadata::HostMetadata(const CaseConfig& config, const MetadataPath& path,
                            const ServingState& state, HostExecution& execution,
                            const MakeComposition& make)
     : plan_(step_plan(config)),
@@ -223,7 +230,7 @@ HostMetadata::HostMetadata(const CaseConfig& config, const std::string& path,
     std::vector<kernels::GraphForward> forwards;
     for (const LayerRun& run : graph_layers(*composition_, plan_, g, batch_size_, live_rows_)) {
       forwards.push_back(forward_of_run(run, [&](const TableRows& rows) {
-        Leaf& leaf = leaves_->leaf(rows.leaf);
+        Leaf& leaf = find_leaf(leaves_->all, rows.leaf);
         return leaf.tables(rows.view.phase).forward(rows.view, leaf.query_tokens(rows.view));
       }));
     }
@@ -246,8 +253,13 @@ void HostMetadata::rebuild(int phase) {
 }
 
 void HostMetadata::replay(int graph) {
+  const std::optional<OpByOp> form = leaves_->captured_form();
   for (const Leaves::Rebuild& rebuild : leaves_->recorded[graph]) {
-    rebuild.leaf->fill(rebuild.view, leaves_->captured_form());
+    if (form) {
+      rebuild.leaf->fill_by_operations(rebuild.view, *form);
+    } else {
+      rebuild.leaf->fill_by_kernel(rebuild.view);
+    }
   }
 }
 
@@ -258,15 +270,11 @@ std::int64_t HostMetadata::rebuild_nodes(int graph) const {
 }
 
 LeafTables& HostMetadata::tables(const TableRows& rows) {
-  return leaves_->leaf(rows.leaf).tables(rows.view.phase);
+  return find_leaf(leaves_->all, rows.leaf).tables(rows.view.phase);
 }
 
 void HostMetadata::poison() {
-  for (Leaf* leaf : leaves_->all) {
-    for (int phase = 0; phase < static_cast<int>(plan_.phases.size()); ++phase) {
-      leaf->tables(phase).poison();
-    }
-  }
+  for (Leaf* leaf : leaves_->all) leaf->poison();
 }
 
 void HostMetadata::read_from(const ServingState& state) {

@@ -32,7 +32,7 @@ std::unique_ptr<HostExecution> make_computing_execution();
 class HostMetadata {
  public:
   // Captures every batch size of the case. `state` and `execution` outlive it.
-  HostMetadata(const CaseConfig& config, const std::string& path, const ServingState& state,
+  HostMetadata(const CaseConfig& config, const MetadataPath& path, const ServingState& state,
                HostExecution& execution, const MakeComposition& make = make_composition);
   ~HostMetadata();
   HostMetadata(const HostMetadata&) = delete;  // leaves point into it

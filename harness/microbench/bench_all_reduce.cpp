@@ -22,6 +22,9 @@
 #include "harness/cuda/cuda_environment.h"
 #include "harness/cuda/nccl_communicator.h"
 #include "harness/microbench/bench_all_reduce_ranks.h"
+#include "harness/microbench/bench_gpu.h"
+#include "harness/microbench/beside_floor.h"
+#include "harness/microbench/manual_time.h"
 #include "kernels/all_reduce.h"
 
 namespace tpjitter::bench {
@@ -100,12 +103,6 @@ Options take_options(int* argc, char** argv) {
   return options;
 }
 
-double median(std::vector<double>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 void bench_job(benchmark::State& state, Session& session, const Job& job) {
   if (!session.has(job.kind)) {
     state.SkipWithError("not here: ranks share a GPU, or this build's NCCL has none");
@@ -156,17 +153,8 @@ void register_job(std::unique_ptr<Session>& session, const Job& job, int replays
   if (job.blocks != 0) name += "/blocks:" + std::to_string(job.blocks);
   if (job.threads != 0) name += "/threads:" + std::to_string(job.threads);
   if (job.pdl != 0) name += "/pdl";
-  benchmark::RegisterBenchmark(name.c_str(),
-                               [&session, job](benchmark::State& state) {
-                                 try {
-                                   bench_job(state, *session, job);
-                                 } catch (const std::exception& error) {
-                                   state.SkipWithError(error.what());
-                                 }
-                               })
-      ->UseManualTime()
-      ->Unit(benchmark::kMicrosecond)
-      ->Iterations(replays);
+  register_manual_time(
+      name, replays, [&session, job](benchmark::State& state) { bench_job(state, *session, job); });
 }
 
 void register_benchmarks(std::unique_ptr<Session>& session, const Options& options) {
@@ -208,11 +196,8 @@ int run(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
 
   std::unique_ptr<Session> session;
-  int gpus = 0;
-  const cudaError_t status = cudaGetDeviceCount(&gpus);
-  if (status != cudaSuccess || gpus == 0) {
-    std::fprintf(stderr, "bench_all_reduce: no GPU (%s)\n",
-                 status != cudaSuccess ? cudaGetErrorString(status) : "no device is visible");
+  const int gpus = count_gpus("bench_all_reduce");
+  if (gpus == 0) {
     if (!options.list_only) return 77;
   } else if (!options.list_only) {
     session = start(options, gpus);

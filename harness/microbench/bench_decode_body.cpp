@@ -1,6 +1,6 @@
 // bench_decode_body: GPU time of the decode body in a captured graph, one rank, no load.
-//   body/layers:L/nodes:N/batch:B[/pdl|/pdl_all]   a whole forward: L layers of N nodes each, head and
-//       accept; pdl: launched programmatically but for the all-reduces, as body.pdl; pdl_all: them too
+//   body/layers:L/nodes:N/batch:B[/pdl]   a whole forward: L layers of N nodes each, head and
+//       accept; pdl: launched programmatically, as body.pdl
 //   attention|load|head|accept/batch:B    one kernel of it, in a graph of 100
 //   metadata+attention/batch:B[/pdl]      the fused rebuild and its first consumer, 100 pairs
 // Floor: as many empty nodes in a graph, launched the same way and timed in turn; medians over the
@@ -9,14 +9,16 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "harness/cuda/cuda_environment.h"
+#include "harness/microbench/bench_flags.h"
+#include "harness/microbench/bench_gpu.h"
 #include "harness/microbench/bench_metadata_inputs.h"
+#include "harness/microbench/beside_floor.h"
 #include "harness/microbench/graph_timer.h"
 #include "harness/microbench/manual_time.h"
 #include "kernels/all_reduce.h"
@@ -34,14 +36,11 @@ constexpr std::int64_t kKvSlots = 1 << 22;
 constexpr int kContextTokens = 32768;
 constexpr int kPageSize = 64;
 
-enum class Pdl { kNone, kBody, kAll };
-constexpr const char* kPdlNames[] = {"", "/pdl", "/pdl_all"};
-
 // Tables of one batch, rebuilt once, and what the body's kernels take besides.
 class Body {
  public:
-  Body(int batch, int layers, Pdl pdl, GraphTimer& timer)
-      : pdl_(pdl), inputs_({batch, kContextTokens, kPageSize, true, kernels::QueryMode::kStrided}) {
+  Body(int batch, int layers, bool pdl, GraphTimer& timer)
+      : inputs_({batch, kContextTokens, kPageSize, true, kernels::QueryMode::kStrided}) {
     args_.metadata = inputs_.args(0, kernels::PageColumns::kAll);
     metadata(timer.stream());
     timer.sync();
@@ -56,7 +55,7 @@ class Body {
     args_.kv_slots = args_.swa_kv_slots = kKvSlots;
     args_.reduced = reduced_.data();
     for (const int parity : {0, 1}) args_.inputs[parity] = memory_.data() + arena_.input(parity);
-    args_.pdl = pdl != Pdl::kNone;
+    args_.pdl = pdl;
     accept_.state = state_.data();
     accept_.seq_lens = seq_lens_.data();
     accept_.result = result_.data();
@@ -79,7 +78,7 @@ class Body {
     args.output = reduced_.data();
     args.bytes = arena_.max_bytes;
     args.ordinal = ordinal;
-    args.pdl = pdl_ == Pdl::kAll;
+    args.pdl = args_.pdl;
     check_cuda(kernels::launch_one_shot_pull(args, s));
   }
   void forward(int nodes, cudaStream_t s) {
@@ -109,7 +108,6 @@ class Body {
     return buffer;
   }
 
-  Pdl pdl_;
   MetadataInputs inputs_;
   kernels::AllReduceArena arena_;
   DeviceBuffer<std::byte> memory_, reduced_;
@@ -123,38 +121,26 @@ class Body {
 };
 
 // `per`: what the time is divided by, 1 or the length of a chain.
-void time_beside_floor(benchmark::State& state, GraphTimer& timer, const GraphExec& own,
+void time_beside_nodes(benchmark::State& state, GraphTimer& timer, const GraphExec& own,
                        int floor_nodes, bool pdl, double per, double bytes) {
   const GraphExec floor = timer.capture([&] {
     for (int n = 0; n < floor_nodes; ++n) {
       check_cuda(kernels::launch_empty_node(timer.stream(), pdl));
     }
   });
-  for (int i = 0; i < 3; ++i) {
-    timer.seconds(own);
-    timer.seconds(floor);
-  }
-  std::vector<double> own_s, floor_s;
-  for (auto _ : state) {
-    own_s.push_back(timer.seconds(own) / per);
-    state.SetIterationTime(own_s.back());
-    floor_s.push_back(timer.seconds(floor) / per);
-  }
-  const double seconds = median(own_s);
-  state.counters["us"] = seconds * 1e6;
-  state.counters["floor_us"] = median(floor_s) * 1e6;
-  state.counters["ratio_to_floor"] = seconds / median(floor_s);
-  state.counters["bytes"] = bytes;
-  state.counters["GB_per_s"] = bytes / seconds * 1e-9;
+  const double seconds = time_beside_floor(
+      state, 3, [&] { return timer.seconds(own) / per; },
+      [&] { return timer.seconds(floor) / per; });
+  count_bytes(state, bytes, seconds);
 }
 
 void bench_body(benchmark::State& state, GraphTimer& timer, int layers, int nodes, int batch,
-                Pdl pdl) {
+                bool pdl) {
   Body body(batch, layers, pdl, timer);
   const GraphExec graph = timer.capture([&] { body.forward(nodes, timer.stream()); });
   // A layer: its tables; the values that two kernels fold and write; two all-reduces of one rank.
   const double bytes = layers * (body.table_bytes() + 8 * body.all_reduce_bytes());
-  time_beside_floor(state, timer, graph, layers * nodes + 2, pdl != Pdl::kNone, 1, bytes);
+  time_beside_nodes(state, timer, graph, layers * nodes + 2, pdl, 1, bytes);
   state.counters["nodes"] = layers * nodes + 2;
 }
 
@@ -163,7 +149,7 @@ constexpr const char* kKernelNames[] = {"attention", "load", "head", "accept",
                                         "metadata+attention"};
 
 void bench_kernel(benchmark::State& state, GraphTimer& timer, Kernel kernel, int batch, bool pdl) {
-  Body body(batch, 1, pdl ? Pdl::kBody : Pdl::kNone, timer);
+  Body body(batch, 1, pdl, timer);
   double bytes = 0;
   const GraphExec graph = timer.capture([&] {
     for (int n = 0; n < kChain; ++n) {
@@ -192,7 +178,7 @@ void bench_kernel(benchmark::State& state, GraphTimer& timer, Kernel kernel, int
     }
   });
   const int nodes = kernel == Kernel::kMetadataAttention ? 2 * kChain : kChain;
-  time_beside_floor(state, timer, graph, nodes, pdl, kChain, bytes);
+  time_beside_nodes(state, timer, graph, nodes, pdl, kChain, bytes);
 }
 
 void register_benchmarks(std::unique_ptr<GraphTimer>& timer) {
@@ -219,9 +205,9 @@ void register_benchmarks(std::unique_ptr<GraphTimer>& timer) {
   for (const int layers : {1, 12, 36, 80}) {
     for (const int nodes : {4, 8, 16}) {
       for (const int batch : {1, 32}) {
-        for (const Pdl pdl : {Pdl::kNone, Pdl::kBody, Pdl::kAll}) {
+        for (const bool pdl : {false, true}) {
           add("body/layers:" + std::to_string(layers) + "/nodes:" + std::to_string(nodes) +
-                  "/batch:" + std::to_string(batch) + kPdlNames[static_cast<int>(pdl)],
+                  "/batch:" + std::to_string(batch) + (pdl ? "/pdl" : ""),
               [=](benchmark::State& state, GraphTimer& t) {
                 bench_body(state, t, layers, nodes, batch, pdl);
               });
@@ -231,25 +217,12 @@ void register_benchmarks(std::unique_ptr<GraphTimer>& timer) {
   }
 }
 
-bool asks_for_list(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    if (std::strncmp(argv[i], "--benchmark_list_tests", 22) == 0) {
-      return std::strcmp(argv[i] + 22, "=false") != 0;
-    }
-  }
-  return false;
-}
-
 int run(int argc, char** argv) {
   const bool list_only = asks_for_list(argc, argv);
   load_modules_eagerly();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  int devices = 0;
-  const cudaError_t status = cudaGetDeviceCount(&devices);
-  if (status != cudaSuccess || devices == 0) {
-    std::fprintf(stderr, "bench_decode_body: no GPU (%s)\n",
-                 status != cudaSuccess ? cudaGetErrorString(status) : "no device is visible");
+  if (count_gpus("bench_decode_body") == 0) {
     if (!list_only) return 77;
   } else if (!list_only) {
     benchmark::AddCustomContext("gpu", gpu_name(0));

@@ -7,16 +7,16 @@
 #include <benchmark/benchmark.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "harness/microbench/bench_flags.h"
+#include "harness/microbench/bench_gpu.h"
 #include "harness/microbench/bench_metadata_inputs.h"
+#include "harness/microbench/beside_floor.h"
 #include "harness/microbench/manual_time.h"
 #include "kernels/metadata_fused_multi.h"
 
@@ -121,12 +121,6 @@ class Steps {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-double median(std::vector<double>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 void run(benchmark::State& state, const MetadataShape& shape, bool multi, bool in_graph) {
   Steps steps(shape);
   cudaGraphExec_t graphs[2] = {};
@@ -170,18 +164,10 @@ void register_benchmarks() {
 }  // namespace tpjitter::bench
 
 int main(int argc, char** argv) {
-  bool list_only = false;
-  for (int i = 1; i < argc; ++i) {
-    list_only |= std::strncmp(argv[i], "--benchmark_list_tests", 22) == 0 &&
-                 std::strcmp(argv[i] + 22, "=false") != 0;
-  }
+  const bool list_only = tpjitter::asks_for_list(argc, argv);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  int devices = 0;
-  if (!list_only && (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)) {
-    std::fprintf(stderr, "bench_fused_multi: no GPU\n");
-    return 77;
-  }
+  if (!list_only && tpjitter::count_gpus("bench_fused_multi") == 0) return 77;
   tpjitter::bench::register_benchmarks();
   benchmark::RunSpecifiedBenchmarks();
   return 0;

@@ -6,10 +6,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <memory>
 #include <vector>
 
+#include "harness/microbench/bench_flags.h"
+#include "harness/overhead.h"
 #include "harness/step.h"
 
 namespace {
@@ -21,7 +22,7 @@ constexpr int kBatch = 1000;  // of operations that cost nanoseconds
 // Floor: the counter behind the clock, without its scale and offset.
 void host_stamp(benchmark::State& state) {
   time_beside_floor(
-      state, [] { return host_seconds(kBatch, [] { benchmark::DoNotOptimize(now_ns()); }); },
+      state, 1, [] { return host_seconds(kBatch, [] { benchmark::DoNotOptimize(now_ns()); }); },
       [] {
         return host_seconds(kBatch, [] {
 #if defined(__x86_64__)
@@ -34,15 +35,6 @@ void host_stamp(benchmark::State& state) {
         });
       });
 }
-
-struct NullDevice {
-  void wait_accept(std::int64_t) {}
-  void check_device(std::int64_t) {}
-  void copy_inputs(int) {}
-  void rebuild_metadata(int) {}
-  void launch_graph(int) {}
-  void stage_inputs(std::int64_t) {}
-};
 
 // One row of run_step: three stamps, three stage words, three NVTX ranges and the row's fields. Many
 // rows a step, so that what a step costs once (usage call, coupling stamps) drops out. Floor: its
@@ -57,7 +49,7 @@ void phase_row(benchmark::State& state) {
   std::vector<PhaseRow> rows(kRows);
   std::int64_t step = 0;
   time_beside_floor(
-      state,
+      state, 1,
       [&] {
         const double seconds =
             host_seconds(1, [&] { run_step(device, context, step++, std::span(rows)); });
@@ -72,7 +64,7 @@ void step_usage_read(benchmark::State& state) {
   ThreadUsage usage;
   PhaseRow row{};
   time_beside_floor(
-      state,
+      state, 1,
       [&] {
         return host_seconds(kBatch, [&] {
           usage.read_into(row);
@@ -85,7 +77,7 @@ void step_usage_read(benchmark::State& state) {
 // Floor: the loop without the range.
 void nvtx_range(benchmark::State& state) {
   time_beside_floor(
-      state,
+      state, 1,
       [] {
         return host_seconds(kBatch, [] {
           const NvtxRange range("bench");
@@ -93,15 +85,6 @@ void nvtx_range(benchmark::State& state) {
         });
       },
       [] { return host_seconds(kBatch, [] { benchmark::ClobberMemory(); }); });
-}
-
-bool asks_for_list(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    if (std::strncmp(argv[i], "--benchmark_list_tests", 22) == 0) {
-      return std::strcmp(argv[i] + 22, "=false") != 0;
-    }
-  }
-  return false;
 }
 
 }  // namespace

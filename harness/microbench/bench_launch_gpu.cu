@@ -11,6 +11,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "harness/microbench/bench_launch.h"
 
@@ -146,7 +147,7 @@ void kernel_launch(benchmark::State& state) {
     return host_seconds(kLaunches, launch);
   };
   time_beside_floor(
-      state, [&] { return timed([&] { empty_kernel<<<1, 32, 0, stream.get()>>>(); }); },
+      state, 1, [&] { return timed([&] { empty_kernel<<<1, 32, 0, stream.get()>>>(); }); },
       [&] { return timed([&] { one.launch(); }); });
   check(cudaGetLastError());
 }
@@ -161,7 +162,7 @@ void graph_launch(benchmark::State& state) {
   ChainGraph one(1, 0, stream);
   one.make_ready();
   time_beside_floor(
-      state,
+      state, 1,
       [&] {
         stream.drain();
         if (batch > 1) graph.launch();  // the GPU is busy from the first timed launch on
@@ -171,7 +172,7 @@ void graph_launch(benchmark::State& state) {
   stream.drain();
   std::vector<double> replays;
   for (int i = 0; i < 11; ++i) replays.push_back(stream.gpu_seconds(4, [&] { graph.launch(); }));
-  const double replay = median_of(replays);
+  const double replay = median(replays);
   state.counters["replay_us"] = replay * 1e6;
   state.counters["replay_us_per_node"] = replay * 1e6 / nodes;
   state.counters["bytes"] = static_cast<double>(nodes) * parameter_bytes;
@@ -188,7 +189,7 @@ void graph_first_launch(benchmark::State& state) {
   one.make_ready();
   std::vector<double> instantiate, upload, second;
   time_beside_floor(
-      state,
+      state, 1,
       [&] {
         instantiate.push_back(host_seconds(1, [&] { graph.instantiate(); }));
         if (uploaded) {
@@ -202,9 +203,9 @@ void graph_first_launch(benchmark::State& state) {
         return first;
       },
       [&] { return one_node_seconds(one, stream); });
-  state.counters["instantiate_us"] = median_of(instantiate) * 1e6;
-  if (uploaded) state.counters["upload_us"] = median_of(upload) * 1e6;
-  state.counters["second_us"] = median_of(second) * 1e6;
+  state.counters["instantiate_us"] = median(instantiate) * 1e6;
+  if (uploaded) state.counters["upload_us"] = median(upload) * 1e6;
+  state.counters["second_us"] = median(second) * 1e6;
   state.counters["bytes"] = static_cast<double>(nodes) * parameter_bytes;
 }
 

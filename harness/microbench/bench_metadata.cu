@@ -9,16 +9,16 @@
 #include <benchmark/benchmark.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "harness/microbench/bench_flags.h"
+#include "harness/microbench/bench_gpu.h"
 #include "harness/microbench/bench_metadata_inputs.h"
+#include "harness/microbench/beside_floor.h"
 #include "harness/microbench/manual_time.h"
 #include "kernels/metadata_floor.h"
 #include "kernels/metadata_fused.h"
@@ -193,12 +193,6 @@ class Bench {
   std::unique_ptr<MetadataInputs> inputs_;
 };
 
-double median(std::vector<double>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 void bench_gpu(benchmark::State& state, Bench& bench, const MetadataShape& shape, Path path,
                bool cold) {
   MetadataInputs& inputs = bench.inputs(shape);
@@ -210,23 +204,10 @@ void bench_gpu(benchmark::State& state, Bench& bench, const MetadataShape& shape
   const RebuildGraph floor(bench.stream(), [&](int set) {
     check(launch_metadata_floor(inputs.args(set, columns), bench.stream()), "floor launch");
   });
-  for (int i = 0; i < 3; ++i) {
-    bench.time_graph(graph, cold);
-    bench.time_graph(floor, cold);
-  }
-  std::vector<double> own_s, floor_s;
-  for (auto _ : state) {
-    own_s.push_back(bench.time_graph(graph, cold));
-    state.SetIterationTime(own_s.back());
-    floor_s.push_back(bench.time_graph(floor, cold));
-  }
-  const double bytes = inputs.bytes_per_rebuild(columns);
-  const double seconds = median(own_s);
-  state.counters["us"] = seconds * 1e6;
-  state.counters["floor_us"] = median(floor_s) * 1e6;
-  state.counters["ratio_to_floor"] = seconds / median(floor_s);
-  state.counters["bytes"] = bytes;
-  state.counters["GB_per_s"] = bytes / seconds * 1e-9;
+  const double seconds = time_beside_floor(
+      state, 3, [&] { return bench.time_graph(graph, cold); },
+      [&] { return bench.time_graph(floor, cold); });
+  count_bytes(state, inputs.bytes_per_rebuild(columns), seconds);
   rebuild(0);  // the floor has overwritten what is summed
   bench.sync();
   state.counters["checksum"] = inputs.checksum(0);
@@ -291,28 +272,15 @@ void register_benchmarks(std::unique_ptr<Bench>& bench) {
   }
 }
 
-bool asks_for_list(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    if (std::strncmp(argv[i], "--benchmark_list_tests", 22) == 0) {
-      return std::strcmp(argv[i] + 22, "=false") != 0;
-    }
-  }
-  return false;
-}
-
 }  // namespace
 }  // namespace tpjitter::bench
 
 int main(int argc, char** argv) {
   using namespace tpjitter::bench;
-  const bool list_only = asks_for_list(argc, argv);
+  const bool list_only = tpjitter::asks_for_list(argc, argv);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  int devices = 0;
-  const cudaError_t status = cudaGetDeviceCount(&devices);
-  if (status != cudaSuccess || devices == 0) {
-    std::fprintf(stderr, "bench_metadata: no GPU (%s)\n",
-                 status != cudaSuccess ? cudaGetErrorString(status) : "no device is visible");
+  if (tpjitter::count_gpus("bench_metadata") == 0) {
     if (!list_only) return 77;
   } else if (!list_only) {
     cudaDeviceProp properties;

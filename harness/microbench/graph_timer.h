@@ -2,20 +2,11 @@
 // busy until the host has enqueued everything, so that no launch is in the time.
 #pragma once
 
-#include <algorithm>
-#include <vector>
-
 #include "harness/cuda/graphs.h"
 #include "harness/cuda/handles.h"
 #include "kernels/spin.h"
 
 namespace tpjitter::bench {
-
-inline double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 class GraphTimer {
  public:

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/tensor_ops_cuda.h"
+#include "tests/gpu/device_ops.h"
 #include "tests/gpu/metadata_device_case.h"
 
 namespace {
@@ -87,17 +87,14 @@ void write_outputs(const std::filesystem::path& folder, const std::string& prefi
 
 int dump(const std::filesystem::path& directory) {
   const TestStream stream;
-  void* pinned_scalar = nullptr;
-  check_cuda(cudaMallocHost(&pinned_scalar, sizeof(std::int64_t)));
   int folders = 0;
   for (const MetadataCase& random : random_cases()) {
     const MetadataCase c = fit_for_aten(random);
     if (c.scalars.batch_size == 0) continue;
     for (const DecodePhase phase : aten_phases(c)) {
       DeviceCase device(c);
-      TensorAllocator allocator(device_block_source());
-      CudaTensorOps ops(allocator, stream.get(), pinned_scalar);
-      check_cuda(rebuild_metadata_aten(ops, phase, device.aten_args()));
+      DeviceOps ops(stream.get());
+      check_cuda(rebuild_metadata_aten(*ops, phase, device.aten_args()));
       check_cuda(cudaStreamSynchronize(stream.get()));
       char name[32];
       std::snprintf(name, sizeof name, "%04d", folders++);
@@ -107,7 +104,6 @@ int dump(const std::filesystem::path& directory) {
       write_outputs(directory / name, "after_", device.outputs());
     }
   }
-  check_cuda(cudaFreeHost(pinned_scalar));
   return folders;
 }
 

@@ -109,15 +109,4 @@ class DeviceCase {
   DeviceArray<std::int64_t> swa_out_cache_loc_;
 };
 
-inline void* allocate_device(void*, std::size_t bytes) {
-  void* block = nullptr;
-  return cudaMalloc(&block, bytes) == cudaSuccess ? block : nullptr;
-}
-
-inline void free_device(void*, void* block) { cudaFree(block); }
-
-inline kernels::BlockSource device_block_source() {
-  return {.allocate = allocate_device, .free = free_device, .context = nullptr};
-}
-
 }  // namespace tpjitter::test

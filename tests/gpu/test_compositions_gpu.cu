@@ -12,18 +12,10 @@
 
 #include "harness/compositions/composition.h"
 #include "harness/contract/error.h"
-#include "harness/control.h"
-#include "harness/cuda/communicator.h"
 #include "harness/cuda/cuda_backend.h"
-#include "harness/cuda/cuda_case.h"
-#include "harness/cuda/cuda_device.h"
-#include "harness/cuda/drain.h"
-#include "harness/cuda/graphs.h"
-#include "harness/cuda/host_wait.h"
-#include "harness/cuda/verification.h"
 #include "tests/allocation_count.h"
 #include "tests/composition_cases.h"
-#include "tests/gpu/gpu_test_main.h"
+#include "tests/gpu/case_by_hand.h"
 
 namespace tpjitter {
 namespace {
@@ -91,33 +83,12 @@ int leaves_of_graph(const StepPlan& plan, const std::vector<LayerRun>& runs) {
   return static_cast<int>(seen.size());
 }
 
-struct Parts {
-  explicit Parts(const CaseConfig& config)
-      : communicator(context), c(config, context), device(context, communicator, c, stream.get()) {
-    device.stage_inputs(0);
-    for (int phase = 0; phase < static_cast<int>(c.plan.phases.size()); ++phase) {
-      device.copy_inputs(phase);
-    }
-    wait("the first inputs");
-  }
-  void wait(const char* what) {
-    wait_for_stream(context, stream.get(), device.wait_deadline_ns(), what);
-  }
-
-  ControlSegment control = ControlSegment::create(1, 0, 4096, "{}", 1.0);
-  RankContext context{0, 1, &control};
-  Communicator communicator;
-  Stream stream = make_stream();
-  CudaCase c;
-  CudaDevice device;
-};
-
 class CompositionsOnGpu : public test::GpuTest {};
 
 TEST_F(CompositionsOnGpu, HaveOneMetadataKernelALeafInTheGraphAndNoneBeforeIt) {
   for (const char* path : {"fused_in_graph", "fused"}) {
     for (const CaseConfig& config : gpu_cases(path)) {
-      Parts parts(config);
+      CaseByHand parts(config);
       const bool in_graph = std::string_view(path) == "fused_in_graph";
       for (const std::int32_t size : captured_batch_sizes(config)) {
         for (int g = 0; g < parts.c.plan.graphs; ++g) {
@@ -171,7 +142,7 @@ class EveryComposition : public test::GpuTest, public testing::WithParamInterfac
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(Paths, EveryComposition, testing::ValuesIn(kPaths));
+INSTANTIATE_TEST_SUITE_P(Paths, EveryComposition, testing::ValuesIn(paths()));
 
 TEST_P(EveryComposition, GivesTheExpectedChecksumInEveryStep) {
   for (const CaseConfig& config : gpu_cases(GetParam())) run(config);
@@ -208,16 +179,8 @@ TEST_F(CompositionsOnGpu, CatchARebuildThatIsLeftOut) {
       const PlannedPhase& phase = plan.phases[skipped];
       const bool filled_before = (config.composition == "pattern_b") && phase.draft_pass > 0;
       if (!phase.replays_hook || filled_before) continue;
-      Parts parts(config);
-      std::vector<GraphExec> graphs;
-      std::vector<cudaGraphExec_t> handles;
-      for (int g = 0; g < plan.graphs; ++g) {
-        graphs.push_back(capture_step_graph(parts.c, g, 5, parts.context, parts.communicator,
-                                            parts.stream.get()));
-        handles.push_back(graphs.back().get());
-      }
-      parts.c.poison_outputs(parts.stream.get());
-      parts.device.set_graphs(handles);
+      CaseByHand parts(config);
+      parts.capture();
       for (std::int64_t step = 0; step < kSteps; ++step) {
         parts.device.wait_accept(step - 1);
         for (int p = 0; p < static_cast<int>(plan.phases.size()); ++p) {
@@ -227,12 +190,7 @@ TEST_F(CompositionsOnGpu, CatchARebuildThatIsLeftOut) {
         }
         parts.device.stage_inputs(step + 1);
       }
-      parts.device.wait_accept(kSteps - 1);
-      parts.wait("the block");
-      DrainedStamps stamps;
-      fetch_stamps(parts.c, 0, kSteps, stamps);
-      std::vector<PhaseRow> rows(kSteps * plan.phases.size());
-      const CaseChecks checks = StepChecker(parts.context, config).check(stamps.graphs, rows);
+      const CaseChecks checks = parts.failures(kSteps).checks;
       EXPECT_EQ(checks.checksum_failures, 1)
           << name_of(config) << ", phase " << skipped << ": " << checks.first_failure;
       const std::string place = "rank 0, step 7, phase ";
@@ -243,7 +201,7 @@ TEST_F(CompositionsOnGpu, CatchARebuildThatIsLeftOut) {
 
 TEST_F(CompositionsOnGpu, NameABatchSizeThatWasNeverCaptured) {
   for (const CaseConfig& config : gpu_cases("fused")) {
-    Parts parts(config);
+    CaseByHand parts(config);
     try {
       parts.c.metadata->composition().out_graph(parts.c.view(0, 6));
       FAIL() << name_of(config);
@@ -258,7 +216,7 @@ TEST_F(CompositionsOnGpu, NameABatchSizeThatWasNeverCaptured) {
 TEST_F(CompositionsOnGpu, RestoreTheQueryLengthThatCaptureTookFromAnEmptyList) {
   CaseConfig config = small_case("single", "speculative", "aten");
   config.draft_extend = "cumsum";
-  Parts parts(config);
+  CaseByHand parts(config);
   const int last = parts.c.plan.graphs - 1;
   const StepGraph made = make_step_graph(parts.c, last, 5, parts.context, parts.communicator);
   EXPECT_EQ(made.forwards.front().body.metadata.num_out_tokens, 5 * config.draft_tokens);

@@ -8,15 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "harness/control.h"
-#include "harness/cuda/communicator.h"
-#include "harness/cuda/cuda_case.h"
-#include "harness/cuda/cuda_device.h"
-#include "harness/cuda/drain.h"
-#include "harness/cuda/graphs.h"
-#include "harness/cuda/host_wait.h"
-#include "harness/cuda/verification.h"
-#include "tests/gpu/gpu_test_main.h"
+#include "tests/gpu/case_by_hand.h"
 
 namespace tpjitter {
 namespace {
@@ -26,8 +18,8 @@ constexpr std::int64_t kSkipped = 7;
 
 enum class Skip { kNothing, kRebuild, kInputs };
 
-// Step and graph whose checksum was wrong.
-using Failures = std::vector<std::pair<std::int64_t, std::int32_t>>;
+using test::CaseByHand;
+using Failures = std::vector<std::pair<std::int64_t, std::int32_t>>;  // step and graph
 
 CaseConfig small_case(const std::string& path, bool swa) {
   CaseConfig config;
@@ -57,55 +49,19 @@ class StaleMetadata : public test::GpuTest, public testing::WithParamInterface<b
   Failures run(const CaseConfig& config, Skip skip, int skipped_phase = 0) {
     const StepPlan plan = step_plan(config);
     const int phases = static_cast<int>(plan.phases.size());
-    ControlSegment control = ControlSegment::create(1, 0, kSteps * phases, "{}", 1.0);
-    const RankContext context{0, 1, &control};
-    check_cuda(cudaSetDevice(0));
-    Communicator communicator(context);
-    const Stream stream = make_stream();
-    CudaCase c(config, context);
-    CudaDevice device(context, communicator, c, stream.get());
-    check_cuda(cudaDeviceSynchronize());
-    c.poison_outputs(stream.get());
-    device.stage_inputs(0);
-    std::vector<GraphExec> graphs;
-    std::vector<cudaGraphExec_t> handles;
-    for (int graph = 0; graph < plan.graphs; ++graph) {
-      graphs.push_back(capture_step_graph(c, graph, 5, context, communicator, stream.get()));
-      handles.push_back(graphs.back().get());
-    }
-    device.set_graphs(handles);
-
+    CaseByHand parts(config);
+    parts.capture();
     for (std::int64_t step = 0; step < kSteps; ++step) {
-      device.wait_accept(step - 1);
+      parts.device.wait_accept(step - 1);
       for (int phase = 0; phase < phases; ++phase) {
         const bool here = step == kSkipped && phase == skipped_phase;
-        if (!here || skip != Skip::kInputs) device.copy_inputs(phase);
-        if (!here || skip != Skip::kRebuild) device.rebuild_metadata(phase);
-        if (plan.phases[phase].launches) device.launch_graph(plan.phases[phase].graph);
+        if (!here || skip != Skip::kInputs) parts.device.copy_inputs(phase);
+        if (!here || skip != Skip::kRebuild) parts.device.rebuild_metadata(phase);
+        if (plan.phases[phase].launches) parts.device.launch_graph(plan.phases[phase].graph);
       }
-      device.stage_inputs(step + 1);
+      parts.device.stage_inputs(step + 1);
     }
-    device.wait_accept(kSteps - 1);
-    wait_for_stream(context, stream.get(), device.wait_deadline_ns(), "the block");
-    DrainedStamps stamps;
-    fetch_stamps(c, 0, kSteps, stamps);
-    return failures(context, config, stamps);
-  }
-
-  Failures failures(const RankContext& context, const CaseConfig& config,
-                    const DrainedStamps& stamps) {
-    const StepPlan plan = step_plan(config);
-    const std::size_t phases = plan.phases.size();
-    StepChecker checker(context, config);
-    std::vector<PhaseRow> rows(kSteps * phases);
-    const CaseChecks checks = checker.check(stamps.graphs, rows);
-    Failures failed;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const PlannedPhase& phase = plan.phases[i % phases];
-      if ((rows[i].flags & kFlagChecksumFailed) == 0) continue;
-      EXPECT_TRUE(phase.launches) << "a row without a launch has no checksum";
-      failed.emplace_back(i / phases, phase.graph);
-    }
+    const auto [failed, checks] = parts.failures(kSteps);
     EXPECT_EQ(checks.steps_checked, kSteps);
     EXPECT_EQ(checks.checksum_failures, static_cast<std::int64_t>(failed.size()));
     if (!failed.empty()) {

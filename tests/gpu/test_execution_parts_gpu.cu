@@ -10,77 +10,20 @@
 #include <vector>
 
 #include "harness/contract/error.h"
-#include "harness/control.h"
-#include "harness/cuda/communicator.h"
-#include "harness/cuda/cuda_case.h"
-#include "harness/cuda/cuda_device.h"
-#include "harness/cuda/drain.h"
-#include "harness/cuda/graphs.h"
-#include "harness/cuda/host_wait.h"
-#include "harness/cuda/verification.h"
+#include "tests/gpu/case_by_hand.h"
+#include "tests/gpu/device_ops.h"
 #include "tests/gpu/execution_cases.h"
-#include "tests/gpu/gpu_test_main.h"
 
 namespace tpjitter {
 namespace {
 
+using test::CaseByHand;
 using test::execution_case;
+using test::Failures;
 
-// Step and graph whose checksum was wrong, and what was said about the first.
-struct Failures {
-  std::vector<std::pair<std::int64_t, std::int32_t>> where;
-  std::string first;
-};
-
-// The parts of the backend, driven step by step.
 class ByHand : public test::GpuTest {
  protected:
   static constexpr std::int64_t kSteps = 100;
-
-  struct Parts {
-    explicit Parts(const CaseConfig& config)
-        : phases(static_cast<int>(step_plan(config).phases.size())),
-          communicator(context),
-          c(config, context),
-          device(context, communicator, c, stream.get()) {
-      check_cuda(cudaDeviceSynchronize());
-      device.stage_inputs(0);
-      for (int phase = 0; phase < phases; ++phase) device.copy_inputs(phase);
-      c.poison_outputs(stream.get());
-    }
-    void capture() {
-      std::vector<cudaGraphExec_t> handles;
-      for (int graph = 0; graph < c.plan.graphs; ++graph) {
-        graphs.push_back(
-            capture_step_graph(c, graph, c.shape.batch_size, context, communicator, stream.get()));
-        handles.push_back(graphs.back().get());
-      }
-      device.set_graphs(handles);
-    }
-    Failures failures() {
-      device.wait_accept(kSteps - 1);
-      wait_for_stream(context, stream.get(), device.wait_deadline_ns(), "the block");
-      DrainedStamps stamps;
-      fetch_stamps(c, 0, kSteps, stamps);
-      StepChecker checker(context, c.config);
-      std::vector<PhaseRow> rows(kSteps * phases);
-      Failures failed{{}, checker.check(stamps.graphs, rows).first_failure};
-      for (std::size_t i = 0; i < rows.size(); ++i) {
-        if ((rows[i].flags & kFlagChecksumFailed) == 0) continue;
-        failed.where.emplace_back(i / phases, c.plan.phases[i % phases].graph);
-      }
-      return failed;
-    }
-
-    int phases;
-    ControlSegment control = ControlSegment::create(1, 0, 4096, "{}", 1.0);
-    RankContext context{0, 1, &control};
-    Communicator communicator;
-    Stream stream = make_stream();
-    CudaCase c;
-    CudaDevice device;
-    std::vector<GraphExec> graphs;
-  };
 
   static CaseConfig block_of(CaseConfig config) {
     config.block_steps = kSteps;
@@ -92,7 +35,7 @@ TEST_F(ByHand, AGlueGraphHoldsTheMeasuredKernelsAndCopies) {
   for (const bool swa : {false, true}) {
     CaseConfig config = execution_case("glue_graph", "speculative");
     config.swa = config.draft_swa = swa;
-    Parts parts(config);
+    CaseByHand parts(config);
     parts.device.capture_glue_graphs();
     const std::vector<std::size_t> nodes =
         swa ? std::vector<std::size_t>{19, 19, 18, 19} : std::vector<std::size_t>{11, 11, 10, 11};
@@ -121,7 +64,7 @@ TEST_F(ByHand, EveryStepInFlightHasAReadDoneEventOfItsOwn) {
     config.read_done = "in_replay";
     config.loop = "run_ahead";
     config.run_ahead_depth = 2;
-    Parts parts(config);
+    CaseByHand parts(config);
     const int last = parts.c.plan.graphs - 1;
     for (int graph = 0; graph < last; ++graph) {
       EXPECT_EQ(parts.device.read_done_events(graph), std::vector<cudaEvent_t>{nullptr});
@@ -144,7 +87,7 @@ TEST_F(ByHand, WithoutTheKeyThereIsNoEventAndOneCaptureAGraph) {
   for (const char* read_done : {"post_replay", "pre_replay"}) {
     CaseConfig config = execution_case("fused", "speculative");
     config.read_done = read_done;
-    Parts parts(config);
+    CaseByHand parts(config);
     for (int graph = 0; graph < parts.c.plan.graphs; ++graph) {
       EXPECT_EQ(parts.device.read_done_events(graph), std::vector<cudaEvent_t>{nullptr});
     }
@@ -154,21 +97,12 @@ TEST_F(ByHand, WithoutTheKeyThereIsNoEventAndOneCaptureAGraph) {
 // The engine's silent fault: page columns of the lengths at capture.
 TEST_F(ByHand, AGlueGraphOfTheLengthsAtCaptureMissesTheLaterOnes) {
   for (const bool fixed : {true, false}) {
-    Parts parts(block_of(execution_case("glue_graph", "decode")));
+    CaseByHand parts(block_of(execution_case("glue_graph", "decode")));
     kernels::AtenMetadataArgs args = parts.c.aten_args(0);
     if (fixed) args.static_pages = parts.c.shape.max_seq_pages;
-    PinnedBuffer<std::int64_t> scalar(1);
-    kernels::TensorAllocator allocator({.allocate =
-                                            [](void*, std::size_t bytes) {
-                                              void* block = nullptr;
-                                              check_cuda(cudaMalloc(&block, bytes));
-                                              return block;
-                                            },
-                                        .free = [](void*, void* block) { cudaFree(block); },
-                                        .context = nullptr});
-    kernels::CudaTensorOps ops(allocator, parts.stream.get(), scalar.data());
+    test::DeviceOps ops(parts.stream.get());
     const auto rebuild = [&] {
-      check_cuda(kernels::rebuild_metadata_aten(ops, kernels::DecodePhase::kNormalDecode, args));
+      check_cuda(kernels::rebuild_metadata_aten(*ops, kernels::DecodePhase::kNormalDecode, args));
     };
     rebuild();
     const GraphExec glue = capture_graph(parts.stream.get(), rebuild);
@@ -180,11 +114,13 @@ TEST_F(ByHand, AGlueGraphOfTheLengthsAtCaptureMissesTheLaterOnes) {
       parts.device.launch_graph(0);
       parts.device.stage_inputs(step + 1);
     }
-    const Failures failed = parts.failures();
-    EXPECT_EQ(failed.where.empty(), fixed) << failed.first;
+    const Failures failed = parts.failures(kSteps);
+    EXPECT_EQ(failed.where.empty(), fixed) << failed.checks.first_failure;
     if (!fixed) {
-      EXPECT_EQ(failed.first.find("rank 0, step "), 0u) << failed.first;
-      EXPECT_NE(failed.first.find("phase normal_decode"), std::string::npos) << failed.first;
+      EXPECT_EQ(failed.checks.first_failure.find("rank 0, step "), 0u)
+          << failed.checks.first_failure;
+      EXPECT_NE(failed.checks.first_failure.find("phase normal_decode"), std::string::npos)
+          << failed.checks.first_failure;
     }
   }
 }
@@ -197,7 +133,7 @@ TEST_F(ByHand, AnEventThatIsReusedUnderRunAheadIsRefusedWithRankStepAndPhase) {
     CaseConfig config = block_of(execution_case("fused", "speculative"));
     if (own_slots) config.loop = "run_ahead";
     config.run_ahead_depth = kAhead;
-    Parts parts(config);
+    CaseByHand parts(config);
     parts.capture();
     std::string refused;
     try {
@@ -211,7 +147,7 @@ TEST_F(ByHand, AnEventThatIsReusedUnderRunAheadIsRefusedWithRankStepAndPhase) {
         }
         parts.device.stage_inputs(step + 1);
       }
-      EXPECT_TRUE(parts.failures().where.empty());
+      EXPECT_TRUE(parts.failures(kSteps).where.empty());
     } catch (const RunError& error) {
       refused = error.what();
     }
@@ -222,7 +158,7 @@ TEST_F(ByHand, AnEventThatIsReusedUnderRunAheadIsRefusedWithRankStepAndPhase) {
                 0u)
           << refused;
     }
-    wait_for_stream(parts.context, parts.stream.get(), parts.device.wait_deadline_ns(), "the rest");
+    parts.wait("the rest");
   }
 }
 
@@ -233,7 +169,7 @@ class ReadDoneRace : public ByHand {
   // In the first step after which a request leaves, the scheduler's writes of the next step come in
   // around the step's last replay. Gives that step with what failed.
   std::pair<std::int64_t, Failures> race(const CaseConfig& config, Writes writes) {
-    Parts parts(block_of(config));
+    CaseByHand parts(block_of(config));
     if (parts.c.shape.live_batch == parts.c.shape.batch_size) parts.device.capture_glue_graphs();
     parts.capture();
     ServingState next(parts.c.shape);
@@ -256,12 +192,12 @@ class ReadDoneRace : public ByHand {
       }
       parts.device.stage_inputs(step + 1);
     }
-    return {raced, parts.failures()};
+    return {raced, parts.failures(kSteps)};
   }
 
   // On the scheduler's stream, behind an event on the forward stream, and before what the forward
   // stream gets next: one of the orders that an event at this place allows.
-  void apply(Parts& parts, const StepInputs& inputs) {
+  void apply(CaseByHand& parts, const StepInputs& inputs) {
     const Stream schedule = make_stream();
     const Event read_done = make_event();
     const Event written = make_event();
@@ -287,18 +223,19 @@ TEST_F(ReadDoneRace, AnEventBeforeAReplayThatReadsIsCaughtWithRankStepAndPhase) 
     EXPECT_EQ(failed.where, only) << mode;
     const std::string place = "rank 0, step " + std::to_string(step) + ", phase " +
                               phase_name(plan.phases.back().phase) + ", graph ";
-    EXPECT_EQ(failed.first.find(place), 0u) << failed.first;
+    EXPECT_EQ(failed.checks.first_failure.find(place), 0u) << failed.checks.first_failure;
   }
 }
 
 TEST_F(ReadDoneRace, TheSameWritesBehindTheReplayOrBehindAnEagerRebuildAreHarmless) {
   for (const char* mode : {"decode", "speculative"}) {
     const auto behind = race(execution_case("fused_in_graph", mode), Writes::kBehindTheReplay);
-    EXPECT_TRUE(behind.second.where.empty()) << mode << ": " << behind.second.first;
+    EXPECT_TRUE(behind.second.where.empty()) << mode << ": " << behind.second.checks.first_failure;
     for (const char* path : {"aten", "page_table_kernel", "glue_graph", "fused"}) {
       const auto eager = race(execution_case(path, mode), Writes::kBeforeTheReplay);
       ASSERT_GE(eager.first, 0) << "no request left";
-      EXPECT_TRUE(eager.second.where.empty()) << path << " " << mode << ": " << eager.second.first;
+      EXPECT_TRUE(eager.second.where.empty())
+          << path << " " << mode << ": " << eager.second.checks.first_failure;
     }
   }
 }

@@ -5,9 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/tensor_ops_cuda.h"
+#include "tests/gpu/device_ops.h"
 #include "tests/gpu/gpu_test_main.h"
-#include "tests/gpu/metadata_device_case.h"
 #include "tests/linear_state_cases.h"
 
 namespace tpjitter {
@@ -105,19 +104,13 @@ TEST_F(LinearStateGpu, TheKernelEqualsTheReferenceInEveryWord) {
 }
 
 TEST_F(LinearStateGpu, TheOperationsEqualTheReferenceInEveryWord) {
-  kernels::TensorAllocator allocator(test::device_block_source());
-  std::int64_t* pinned = nullptr;
-  check_cuda(cudaMallocHost(&pinned, sizeof(std::int64_t)));
-  {
-    kernels::CudaTensorOps ops(allocator, stream_->get(), pinned);
-    for (const LinearCase& c : test::random_linear_cases()) {
-      const DeviceCase device(c);
-      check_cuda(rebuild_linear_state_aten(ops, phase_of(c), device.args(true)));
-      stream_->sync();
-      ASSERT_EQ(device.outputs(), device.expected(true)) << c.req_pool_indices.size();
-    }
+  test::DeviceOps ops(stream_->get());
+  for (const LinearCase& c : test::random_linear_cases()) {
+    const DeviceCase device(c);
+    check_cuda(rebuild_linear_state_aten(*ops, phase_of(c), device.args(true)));
+    stream_->sync();
+    ASSERT_EQ(device.outputs(), device.expected(true)) << c.req_pool_indices.size();
   }
-  check_cuda(cudaFreeHost(pinned));
 }
 
 TEST_F(LinearStateGpu, IsOneNodeThatReplaysNewRequests) {

@@ -8,8 +8,8 @@
 
 #include "kernels/metadata_floor.h"
 #include "kernels/metadata_fused.h"
-#include "kernels/tensor_ops_cuda.h"
 #include "tests/engine_cases.h"
+#include "tests/gpu/device_ops.h"
 #include "tests/gpu/gpu_test_main.h"
 #include "tests/gpu/metadata_device_case.h"
 #include "tests/metadata_cases.h"
@@ -193,27 +193,22 @@ class MetadataAtenGpu : public MetadataGpu {
   void SetUp() override {
     MetadataGpu::SetUp();
     if (IsSkipped()) return;
-    check_cuda(cudaMallocHost(&pinned_, sizeof(std::int64_t)));
-    allocator_ = std::make_unique<kernels::TensorAllocator>(test::device_block_source());
-    ops_ = std::make_unique<kernels::CudaTensorOps>(*allocator_, stream_->get(), pinned_);
+    ops_ = std::make_unique<test::DeviceOps>(stream_->get());
   }
-  void TearDown() override { cudaFreeHost(pinned_); }
 
   void expect_equals_description(const MetadataCase& any) {
     const MetadataCase c = fit_for_aten(any);
     DeviceCase device(c);
     for (const DecodePhase phase : aten_phases(c)) {
       device.poison();
-      check_cuda(rebuild_metadata_aten(*ops_, phase, device.aten_args()));
+      check_cuda(rebuild_metadata_aten(**ops_, phase, device.aten_args()));
       stream_->sync();
       ASSERT_EQ(first_difference(device.outputs(), aten_outputs(c)), "")
           << c.name << " phase " << static_cast<int>(phase);
     }
   }
 
-  void* pinned_ = nullptr;
-  std::unique_ptr<kernels::TensorAllocator> allocator_;
-  std::unique_ptr<kernels::CudaTensorOps> ops_;
+  std::unique_ptr<test::DeviceOps> ops_;
 };
 
 TEST_F(MetadataAtenGpu, OpByOpEqualsItsDescriptionInEveryWord) {
@@ -262,14 +257,14 @@ TEST_F(MetadataAtenGpu, CapturedNodesPerPhaseEqualTheMeasuredLaunchesAndCopies) 
       c = fit_for_aten(c);
       DeviceCase device(c);
       const auto rebuild = [&] {
-        check_cuda(rebuild_metadata_aten(*ops_, expected.phase, device.aten_args()));
+        check_cuda(rebuild_metadata_aten(**ops_, expected.phase, device.aten_args()));
       };
       rebuild();  // warms the allocator
       stream_->sync();
-      const std::int64_t warm = allocator_->source_calls();
+      const std::int64_t warm = ops_->allocator().source_calls();
       device.poison();
       const CapturedGraph graph(*stream_, rebuild);
-      EXPECT_EQ(allocator_->source_calls(), warm);
+      EXPECT_EQ(ops_->allocator().source_calls(), warm);
       EXPECT_EQ(graph.count_nodes(cudaGraphNodeTypeKernel),
                 swa ? expected.kernels_swa : expected.kernels)
           << "phase " << static_cast<int>(expected.phase) << (swa ? " swa" : "");

@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "kernels/metadata_kv_indices_ops.h"
-#include "kernels/tensor_ops_cuda.h"
+#include "tests/gpu/device_ops.h"
 #include "tests/gpu/gpu_test_main.h"
-#include "tests/gpu/metadata_device_case.h"
 #include "tests/kv_indices_cases.h"
 
 namespace tpjitter {
@@ -123,32 +122,26 @@ class MetadataKvIndicesGpu : public test::GpuTest {
   // The op-by-op form or the one without a sync, after the kernel's fill of the same case.
   template <class Rebuild>
   void expect_form_equals_reference(Rebuild rebuild) {
-    kernels::TensorAllocator allocator(test::device_block_source());
-    std::int64_t* pinned = nullptr;
-    check_cuda(cudaMallocHost(&pinned, sizeof(std::int64_t)));
-    {
-      kernels::CudaTensorOps ops(allocator, stream_->get(), pinned);
-      for (const KvIndicesCase& c : test::random_kv_cases()) {
-        DeviceCase device(c);
-        const std::vector<std::int32_t> ones(c.seq_lens.size(), 1);
-        const DeviceArray<std::int32_t> last_page_lens(ones);
-        for (const IntType type : {IntType::kInt64, IntType::kInt32}) {
-          device.poison();
-          KvIndicesArgs fill = device.args(type);
-          fill.wrapper.kv_last_page_len = last_page_lens.data();
-          const kernels::KvIndicesOpsArgs args = {
-              .fills = {&fill, 1},
-              .seq_lens_cpu = c.seq_lens.data(),
-              .full_to_swa_len = static_cast<std::int64_t>(c.full_to_swa.size()),
-              .plan = kernels::HostPlan::kDevice};
-          check_cuda(rebuild(ops, phase_of(c), args));
-          stream_->sync();
-          ASSERT_EQ(first_difference(device.outputs(), device.expected()), "")
-              << c.name << ", bytes an index " << static_cast<int>(type);
-        }
+    test::DeviceOps ops(stream_->get());
+    for (const KvIndicesCase& c : test::random_kv_cases()) {
+      DeviceCase device(c);
+      const std::vector<std::int32_t> ones(c.seq_lens.size(), 1);
+      const DeviceArray<std::int32_t> last_page_lens(ones);
+      for (const IntType type : {IntType::kInt64, IntType::kInt32}) {
+        device.poison();
+        KvIndicesArgs fill = device.args(type);
+        fill.wrapper.kv_last_page_len = last_page_lens.data();
+        const kernels::KvIndicesOpsArgs args = {
+            .fills = {&fill, 1},
+            .seq_lens_cpu = c.seq_lens.data(),
+            .full_to_swa_len = static_cast<std::int64_t>(c.full_to_swa.size()),
+            .plan = kernels::HostPlan::kDevice};
+        check_cuda(rebuild(*ops, phase_of(c), args));
+        stream_->sync();
+        ASSERT_EQ(first_difference(device.outputs(), device.expected()), "")
+            << c.name << ", bytes an index " << static_cast<int>(type);
       }
     }
-    check_cuda(cudaFreeHost(pinned));
   }
 
   std::unique_ptr<test::TestStream> stream_;
@@ -164,8 +157,7 @@ TEST_F(MetadataKvIndicesGpu, TheFormWithoutASyncLeavesTheReferencesBits) {
 
 // Nothing in it waits, so it can be captured, once every temporary has been seen.
 TEST_F(MetadataKvIndicesGpu, TheFormWithoutASyncReplaysNewInputs) {
-  kernels::TensorAllocator allocator(test::device_block_source());
-  kernels::CudaTensorOps ops(allocator, stream_->get(), nullptr);
+  test::DeviceOps ops(stream_->get());
   KvIndicesCase c = test::make_kv_case({.batch_size = 33,
                                         .context = 300,
                                         .seqlen_offset = 4,
@@ -177,7 +169,7 @@ TEST_F(MetadataKvIndicesGpu, TheFormWithoutASyncReplaysNewInputs) {
   const KvIndicesArgs fill = device.args();
   const kernels::KvIndicesOpsArgs args = {.fills = {&fill, 1}};
   const auto rebuild = [&] {
-    check_cuda(rebuild_kv_indices_device(ops, kernels::DecodePhase::kTargetVerify, args));
+    check_cuda(rebuild_kv_indices_device(*ops, kernels::DecodePhase::kTargetVerify, args));
   };
   rebuild();
   stream_->sync();
@@ -339,14 +331,13 @@ TEST_F(MetadataKvIndicesGpu, TheOperationsOfADraftPhaseCopyTheirSumsToTheHost) {
       .kv_indptr = indptr.data(), .kv_indices = indices.data(), .capacity = 3 * 5 * 93};
   std::array<KvIndicesArgs, 3> fills;
   draft_step_fills(first, kIndptrStride, 5 * 93, fills);
-  kernels::TensorAllocator allocator(test::device_block_source());
-  kernels::CudaTensorOps ops(allocator, stream_->get(), nullptr);
+  test::DeviceOps ops(stream_->get());
   for (const std::int64_t stride : {std::int64_t{0}, kIndptrStride}) {
     kernels::KvIndicesOpsArgs args;
     args.fills = fills;
     args.draft_indptr_stride = stride;
     args.plan = kernels::HostPlan::kDevice;
-    check_cuda(rebuild_kv_indices_aten(ops, kernels::DecodePhase::kDraftDecode, args));
+    check_cuda(rebuild_kv_indices_aten(*ops, kernels::DecodePhase::kDraftDecode, args));
   }
   const std::vector<std::int32_t> sums = indptr.read();
   const std::int64_t tokens = needed_entries(c);

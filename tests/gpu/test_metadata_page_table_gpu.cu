@@ -5,10 +5,11 @@
 #include <memory>
 
 #include "kernels/metadata_page_table.h"
-#include "kernels/tensor_ops_cuda.h"
+#include "tests/gpu/device_ops.h"
 #include "tests/gpu/gpu_test_main.h"
 #include "tests/gpu/metadata_device_case.h"
 #include "tests/metadata_cases.h"
+#include "tests/page_table_cases.h"
 
 namespace tpjitter {
 namespace {
@@ -25,47 +26,29 @@ using test::DeviceCase;
 using test::MetadataCase;
 using test::MetadataOutputs;
 
-// Takes out what the path refuses; lengths past the static bound stay.
-MetadataCase fit(MetadataCase c) {
-  if (c.scalars.q_mode != QueryMode::kPreset) c.scalars.seqlen_offset = 0;
-  c.scalars.num_out_tokens = std::min(c.scalars.num_out_tokens, c.scalars.swa_out_len);
-  return c;
-}
-
-MetadataOutputs expected_outputs(const MetadataCase& c) {
-  MetadataOutputs outputs = reference_outputs(c, PageColumns::kLive);
-  if (!c.has_out_cache_loc) outputs.swa_out_cache_loc = poisoned_outputs(c).swa_out_cache_loc;
-  return outputs;
-}
-
 class MetadataPageTableGpu : public test::GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;
     stream_ = std::make_unique<test::TestStream>();
-    check_cuda(cudaMallocHost(&pinned_, sizeof(std::int64_t)));
-    allocator_ = std::make_unique<kernels::TensorAllocator>(test::device_block_source());
-    ops_ = std::make_unique<kernels::CudaTensorOps>(*allocator_, stream_->get(), pinned_);
+    ops_ = std::make_unique<test::DeviceOps>(stream_->get());
   }
-  void TearDown() override { cudaFreeHost(pinned_); }
 
   void expect_rebuild_equals_reference(const MetadataCase& any) {
-    const MetadataCase c = fit(any);
+    const MetadataCase c = test::fit_for_page_table(any);
     DeviceCase device(c);
     for (const DecodePhase phase : aten_phases(c)) {
       device.poison();
-      check_cuda(rebuild_metadata_page_table(*ops_, phase, device.page_table_args()));
+      check_cuda(rebuild_metadata_page_table(**ops_, phase, device.page_table_args()));
       stream_->sync();
-      ASSERT_EQ(first_difference(device.outputs(), expected_outputs(c)), "")
+      ASSERT_EQ(first_difference(device.outputs(), page_table_outputs(c)), "")
           << c.name << " phase " << static_cast<int>(phase);
     }
   }
 
   std::unique_ptr<test::TestStream> stream_;
-  void* pinned_ = nullptr;
-  std::unique_ptr<kernels::TensorAllocator> allocator_;
-  std::unique_ptr<kernels::CudaTensorOps> ops_;
+  std::unique_ptr<test::DeviceOps> ops_;
 };
 
 TEST_F(MetadataPageTableGpu, EqualsTheReferenceInEveryWordAndLeavesTailsAlone) {
@@ -112,7 +95,7 @@ TEST_F(MetadataPageTableGpu, EqualsTheReferenceOnLargeShapes) {
 
 // Only the two tables, with tails and guards checked by the sentinel that poisoned outputs hold.
 TEST_F(MetadataPageTableGpu, WritesTheSameTableWhateverTheStride) {
-  MetadataCase c = fit(test::make_random_case(
+  MetadataCase c = test::fit_for_page_table(test::make_random_case(
       {.batch_size = 7, .page_size = 32, .max_seq_pages = 300, .swa = true}, 6));
   for (const auto& [stride, swa_stride] : {std::pair{300, 300}, {303, 311}, {512, 301}}) {
     c.scalars.page_table_stride = stride;
@@ -122,13 +105,13 @@ TEST_F(MetadataPageTableGpu, WritesTheSameTableWhateverTheStride) {
 }
 
 TEST_F(MetadataPageTableGpu, TheKernelAloneWritesLiveColumnsFromDeviceLengths) {
-  const MetadataCase c = fit(test::make_random_case({.batch_size = 33,
-                                                     .page_size = 16,
-                                                     .max_seq_pages = 700,
-                                                     .swa = true,
-                                                     .negative_slots = true},
-                                                    8));
-  const MetadataOutputs expected = expected_outputs(c);
+  const MetadataCase c = test::fit_for_page_table(test::make_random_case({.batch_size = 33,
+                                                                          .page_size = 16,
+                                                                          .max_seq_pages = 700,
+                                                                          .swa = true,
+                                                                          .negative_slots = true},
+                                                                         8));
+  const MetadataOutputs expected = page_table_outputs(c);
   DeviceCase device(c);
   const DeviceArray<std::int32_t> lens(expected.cache_seqlens);
   PageTableArgs args = page_table_args(device.args(PageColumns::kLive));
@@ -145,8 +128,9 @@ TEST_F(MetadataPageTableGpu, ReadsPoolRowsPastTwoToThe31Elements) {
   // The pool's base lies far before the memory that is really read: only the offset is large.
   constexpr std::int64_t kRow = 2100;
   constexpr std::int64_t kStride = 1 << 20;  // 2100 * 2^20 > 2^31
-  const MetadataCase c = fit(test::make_random_case({.batch_size = 1, .max_seq_pages = 100}, 9));
-  const MetadataOutputs expected = expected_outputs(c);
+  const MetadataCase c =
+      test::fit_for_page_table(test::make_random_case({.batch_size = 1, .max_seq_pages = 100}, 9));
+  const MetadataOutputs expected = page_table_outputs(c);
   DeviceCase device(c);
   const DeviceArray<std::int32_t> lens(expected.cache_seqlens);
   const DeviceArray<std::int64_t> index(std::vector<std::int64_t>{kRow});
@@ -199,7 +183,7 @@ MetadataCase node_case(const PhaseNodes& nodes, bool swa) {
     c.out_cache_loc.assign(8, 1);
     c.scalars.num_out_tokens = 8;
   }
-  return fit(c);
+  return test::fit_for_page_table(c);
 }
 
 TEST_F(MetadataPageTableGpu, EveryPhaseIsCapturedWithItsCountsAndReplaysNewInputs) {
@@ -210,13 +194,13 @@ TEST_F(MetadataPageTableGpu, EveryPhaseIsCapturedWithItsCountsAndReplaysNewInput
       MetadataCase c = node_case(nodes, swa);
       DeviceCase device(c);
       const auto rebuild = [&] {
-        check_cuda(rebuild_metadata_page_table(*ops_, nodes.phase, device.page_table_args()));
+        check_cuda(rebuild_metadata_page_table(**ops_, nodes.phase, device.page_table_args()));
       };
       rebuild();  // warms the allocator
       stream_->sync();
-      const std::int64_t warm = allocator_->source_calls();
+      const std::int64_t warm = ops_->allocator().source_calls();
       const CapturedGraph graph(*stream_, rebuild);
-      EXPECT_EQ(allocator_->source_calls(), warm);
+      EXPECT_EQ(ops_->allocator().source_calls(), warm);
       const int kernels = swa ? nodes.kernels_swa : nodes.kernels;
       const int copies = swa ? 3 : 2;
       EXPECT_EQ(graph.count_nodes(cudaGraphNodeTypeKernel), kernels);
@@ -227,7 +211,7 @@ TEST_F(MetadataPageTableGpu, EveryPhaseIsCapturedWithItsCountsAndReplaysNewInput
         device.set_inputs(c);
         device.poison();
         graph.replay(*stream_);
-        EXPECT_EQ(first_difference(device.outputs(), expected_outputs(c)), "") << seed;
+        EXPECT_EQ(first_difference(device.outputs(), page_table_outputs(c)), "") << seed;
       }
     }
   }

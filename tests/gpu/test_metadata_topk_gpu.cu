@@ -4,9 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/tensor_ops_cuda.h"
+#include "tests/gpu/device_ops.h"
 #include "tests/gpu/gpu_test_main.h"
-#include "tests/gpu/metadata_device_case.h"
 #include "tests/topk_cases.h"
 
 namespace tpjitter {
@@ -144,23 +143,17 @@ TEST_F(MetadataTopkGpu, TheKernelsEqualTheReferenceInEveryWord) {
 }
 
 TEST_F(MetadataTopkGpu, TheOperationsEqualTheReferenceInEveryWord) {
-  kernels::TensorAllocator allocator(test::device_block_source());
-  std::int64_t* pinned = nullptr;
-  check_cuda(cudaMallocHost(&pinned, sizeof(std::int64_t)));
-  {
-    kernels::CudaTensorOps ops(allocator, stream_->get(), pinned);
-    for (const TopkCase& c : test::random_topk_cases()) {
-      const DeviceCase device(c);
-      if (c.verify) {
-        check_cuda(rebuild_topk_verify_aten(ops, device.verify(), c.seq_lens.data(), c.pool_rows));
-      } else {
-        check_cuda(rebuild_topk_draft_aten(ops, device.draft(), c.seq_lens.data(), c.pool_rows));
-      }
-      stream_->sync();
-      ASSERT_EQ(first_difference(device.outputs(), aten_outputs(c)), "") << c.name;
+  test::DeviceOps ops(stream_->get());
+  for (const TopkCase& c : test::random_topk_cases()) {
+    const DeviceCase device(c);
+    if (c.verify) {
+      check_cuda(rebuild_topk_verify_aten(*ops, device.verify(), c.seq_lens.data(), c.pool_rows));
+    } else {
+      check_cuda(rebuild_topk_draft_aten(*ops, device.draft(), c.seq_lens.data(), c.pool_rows));
     }
+    stream_->sync();
+    ASSERT_EQ(first_difference(device.outputs(), aten_outputs(c)), "") << c.name;
   }
-  check_cuda(cudaFreeHost(pinned));
 }
 
 TEST_F(MetadataTopkGpu, IsOneNodeThatReplaysNewLengthsAndSlots) {
