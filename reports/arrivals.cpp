@@ -25,8 +25,8 @@ void Arrivals::add(std::optional<std::int64_t> exposed_ns, std::vector<RankRepla
   const auto [first, last] = std::minmax_element(
       times_.begin(), times_.end(), [](auto& a, auto& b) { return a->time_ns < b->time_ns; });
   const std::int64_t gap = difference_ns((*last)->time_ns, (*first)->time_ns);
-  gap_.push_back(gap);
-  if (exposed_ns) residual_.push_back(difference_ns(*exposed_ns, gap));
+  gap_.add(gap);
+  if (exposed_ns) residual_.add(difference_ns(*exposed_ns, gap));
   bound_ns_ = std::max(bound_ns_.value_or(0), (*first)->bound_ns + (*last)->bound_ns);
   for (std::size_t rank = 0; rank < ranks->size(); ++rank) {
     RankReplay& r = (*ranks)[rank];
@@ -35,10 +35,6 @@ void Arrivals::add(std::optional<std::int64_t> exposed_ns, std::vector<RankRepla
       launch_end = sum_ns(launch_end, r.at[s]);
     r.at[kStageLaunchToArrival] = difference_ns(times_[rank]->time_ns, launch_end);
   }
-}
-
-void Arrivals::take_out(std::int64_t flight_shift_ns) {
-  for (std::int64_t& value : residual_) value = difference_ns(value, flight_shift_ns);
 }
 
 std::string Arrivals::reason(std::uint64_t replays) const {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "reports/quantiles.h"
 #include "reports/rank_replay.h"
 #include "reports/run_clocks.h"
+#include "reports/value_counts.h"
 
 namespace tpjitter {
 
@@ -21,20 +21,17 @@ class Arrivals {
   void read(const PhaseRow& row, std::size_t rank);
   // All were read: with every arrival on one clock, launch_to_arrival ends at it in `ranks`.
   void add(std::optional<std::int64_t> exposed_ns, std::vector<RankReplay>* ranks);
-  // What the flight took over the control's floor, once for all replays; see flight_shift.
-  void take_out(std::int64_t flight_shift_ns);
-
   std::uint64_t unaligned() const { return unaligned_; }  // replays without all arrivals
   // Why replays have none, given how many were compared.
   std::string reason(std::uint64_t replays) const;
-  Distribution gap() { return describe(gap_); }            // last minus first, per replay
-  Distribution residual() { return describe(residual_); }  // exposed minus gap
+  const ValueCounts& gap() const { return gap_; }            // last minus first, per replay
+  const ValueCounts& residual() const { return residual_; }  // exposed minus gap
   std::optional<std::int64_t> bound_ns() const { return bound_ns_; }  // of a gap, the largest
 
  private:
   const CaseClocks& clocks_;
   std::vector<std::optional<RunClocks::Time>> times_;  // [rank], of the current replay
-  std::vector<std::int64_t> gap_, residual_;
+  ValueCounts gap_, residual_;
   std::optional<std::int64_t> bound_ns_;
   std::uint64_t unaligned_ = 0;
 };

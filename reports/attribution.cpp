@@ -10,6 +10,7 @@
 #include "reports/gpu_idle.h"
 #include "reports/next_experiment.h"
 #include "reports/rank_replay.h"
+#include "reports/value_counts.h"
 
 namespace tpjitter {
 namespace {
@@ -62,6 +63,7 @@ class Attributor {
       std::int64_t largest = 0;  // injected delay of this replay
       std::size_t victim = 0;
       for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
+        fetch_ahead(run_.ranks[rank].rows, table_.row_of_slot[rank], slot);
         const std::uint32_t number = table_.row_of_slot[rank][slot];
         if (number == kNoRow) {
           sums[rank].usable = false;  // until the next step begins
@@ -78,7 +80,7 @@ class Attributor {
           victim = rank;
         }
         if (!compared) continue;
-        replay_[rank] = read_replay(row, sums[rank], floors_, rank);
+        read_replay(row, sums[rank], floors_, rank, &replay_[rank]);
         arrivals_.read(row, rank);
       }
       idle_.end_of_replay(compared);
@@ -110,6 +112,13 @@ class Attributor {
     injected.delay_ns = std::max(injected.delay_ns, delay_ns);
   }
 
+  // Of what every rank has.
+  std::int64_t largest(std::optional<std::int64_t> RankReplay::*field) const {
+    std::int64_t most = INT64_MIN;
+    for (const RankReplay& r : replay_) most = std::max(most, *(r.*field));
+    return most;
+  }
+
   void add_replay(std::size_t slot) {
     ++result_.replays;
     ReplayLateness seen{.slot = slot, .laggard = {}, .exposed_ns = {}, .stage = {}};
@@ -120,23 +129,18 @@ class Attributor {
     const auto [first, last] = std::minmax_element(
         replay_.begin(), replay_.end(), [&](auto& a, auto& b) { return a.launch < b.launch; });
     if (excesses) {
-      std::int64_t exposed = INT64_MIN;
-      for (const RankReplay& r : replay_) exposed = std::max(exposed, *r.excess);
-      exposed_.push_back(exposed);
+      const std::int64_t exposed = largest(&RankReplay::excess);
+      exposed_.add(exposed);
       seen.exposed_ns = exposed;
-      if (const auto shift = flight_shift(replay_)) shift_.push_back(*shift);
-      hidden_.push_back(difference_ns(difference_ns(last->launch, first->launch), exposed));
+      if (const auto shift = flight_shift(replay_)) shift_.add(*shift);
+      hidden_.add(difference_ns(difference_ns(last->launch, first->launch), exposed));
     }
     arrivals_.add(seen.exposed_ns, &replay_);
     if (waits && all([](const RankReplay& r) { return r.transfer.has_value(); })) {
-      std::int64_t transfer = INT64_MIN;
-      for (const RankReplay& r : replay_) transfer = std::max(transfer, *r.transfer);
-      transfer_.push_back(transfer);
+      transfer_.add(largest(&RankReplay::transfer));
     }
     if (all([](const RankReplay& r) { return r.later.has_value(); })) {
-      std::int64_t later = INT64_MIN;
-      for (const RankReplay& r : replay_) later = std::max(later, *r.later);
-      later_.push_back(later);
+      later_.add(largest(&RankReplay::later));
     }
     const auto launch_laggard = only_largest(replay_, launch);
     if (launch_laggard) ++by_launch_[*launch_laggard];
@@ -178,12 +182,15 @@ class Attributor {
     }
     // Not a stage of the case unless every replay has it.
     if (!modelled) gpu_arrivals_ += static_cast<double>(stage[kStageLaunchToArrival]);
-    lateness_.push_back(lateness.ns);
     all_modelled_ = all_modelled_ && modelled;
     LaunchLateness& launch = this_launch();
     ++launch.replays;
+    ++split_replays_;
     if (lateness.has_flight_shift) {
-      shifted_.push_back({lateness_.size() - 1, result_.launches.size() - 1});
+      shifted_lateness_.add(lateness.ns);
+      ++shifted_replays_.back();
+    } else {
+      lateness_.add(lateness.ns);
     }
     for (std::size_t s = 0; s < kNumStages; ++s) {
       stage_sum_[s] += static_cast<double>(stage[s]);
@@ -200,23 +207,19 @@ class Attributor {
     const std::int32_t launch = table_.segments[segment_].launch;
     if (result_.launches.empty() || result_.launches.back().launch != launch) {
       result_.launches.push_back({.launch = launch, .replays = 0, .sum_ns = {}});
+      shifted_replays_.push_back(0);
     }
     return result_.launches.back();
   }
 
   void finish() {
-    apply_flight_shift();
-    result_.later_excess = describe(later_);
+    finish_distributions();
     result_.gpu_idle = idle_.idle();
     result_.gpu_idle_dominant = idle_.dominant();
     if (const auto stage = idle_.stage()) {
       constexpr std::size_t kStages[] = {kStageInputs, kStageDispatch, kStageGraphLaunch};
       result_.gpu_idle_stage = kStages[*stage];
     }
-    result_.exposed = describe(exposed_);
-    result_.hidden = describe(hidden_);
-    result_.transfer = describe(transfer_);
-    result_.lateness = describe(lateness_);
     finish_arrivals();
     finish_stages();
     finish_laggards();
@@ -224,20 +227,23 @@ class Attributor {
     finish_class();
   }
 
-  void apply_flight_shift() {
-    result_.flight_shift = describe(shift_);
-    if (shift_.size() < kMinReplays) return;
-    const std::int64_t shift = *result_.flight_shift.p50;
+  void finish_distributions() {
+    result_.flight_shift = shift_.distribution();
+    const bool enough = result_.flight_shift.n >= kMinReplays;
+    const std::int64_t shift = enough ? *result_.flight_shift.p50 : 0;
     result_.flight_shift_taken_ns = shift;
-    for (std::int64_t& value : exposed_) value = difference_ns(value, shift);
-    for (std::int64_t& value : later_) value = difference_ns(value, shift);
-    arrivals_.take_out(shift);
-    for (std::int64_t& value : hidden_) value = sum_ns(value, shift);
-    for (std::int64_t& value : transfer_) value = sum_ns(value, shift);
-    for (const auto& [replay, launch] : shifted_) {
-      lateness_[replay] = difference_ns(lateness_[replay], shift);
-      stage_sum_[kStageUnexplained] -= static_cast<double>(shift);
-      result_.launches[launch].sum_ns[kStageUnexplained] -= static_cast<double>(shift);
+    result_.exposed = exposed_.distribution_less(shift);
+    result_.later_excess = later_.distribution_less(shift);
+    // What is not skew is the launch's, or the transfer's.
+    result_.hidden = hidden_.distribution_less(difference_ns(0, shift));
+    result_.transfer = transfer_.distribution_less(difference_ns(0, shift));
+    result_.arrival_residual = arrivals_.residual().distribution_less(shift);
+    lateness_.add(shifted_lateness_, shift);
+    result_.lateness = lateness_.distribution();
+    for (std::size_t launch = 0; launch < shifted_replays_.size(); ++launch) {
+      const auto sum = static_cast<double>(shift) * static_cast<double>(shifted_replays_[launch]);
+      stage_sum_[kStageUnexplained] -= sum;
+      result_.launches[launch].sum_ns[kStageUnexplained] -= sum;
     }
   }
 
@@ -246,8 +252,7 @@ class Attributor {
       stage_sum_[kStageLaunchToArrival] -= gpu_arrivals_;
       stage_sum_[kStageUnexplained] += gpu_arrivals_;
     }
-    result_.arrival_gap = arrivals_.gap();
-    result_.arrival_residual = arrivals_.residual();
+    result_.arrival_gap = arrivals_.gap().distribution();
     result_.arrival_bound_ns = arrivals_.bound_ns();
     if (result_.arrival_gap.n == 0) {
       result_.arrival_reason = run_.ranks.size() < 2  ? "one rank: nobody to wait for"
@@ -260,7 +265,7 @@ class Attributor {
   bool arrivals_known() const { return all_modelled_ || arrivals_.unaligned() == 0; }
 
   void finish_stages() {
-    if (lateness_.empty()) return;
+    if (split_replays_ == 0) return;
     double total = 0;
     for (const double sum : stage_sum_) total += sum;
     cancel_ = total > 0 && std::any_of(stage_sum_.begin(), stage_sum_.end(), [&](double sum) {
@@ -268,7 +273,7 @@ class Attributor {
               });
     for (std::size_t s = 0; s < kNumStages; ++s) {
       if (s == kStageLaunchToArrival && !arrivals_known()) continue;
-      result_.mean_ns[s] = stage_sum_[s] / static_cast<double>(lateness_.size());
+      result_.mean_ns[s] = stage_sum_[s] / static_cast<double>(split_replays_);
       if (total > 0 && !cancel_) result_.share[s] = stage_sum_[s] / total;
     }
   }
@@ -314,7 +319,7 @@ class Attributor {
     }
     if (waits_ == 0) {
       missing.push_back("waits of the first all-reduce (nccl, no all-reduce, or stamps lost)");
-    } else if (exposed_.empty()) {
+    } else if (result_.exposed.n == 0) {
       missing.push_back("zero-skew controls of this all-reduce: no floor, so no excess wait");
     }
     if (waits_ > 0) {
@@ -327,7 +332,7 @@ class Attributor {
                         rank, floors_.local_rows[rank], kMinLocalFloorRows));
       }
     }
-    if (waits_ > 0 && !arrivals_known() && !lateness_.empty()) {
+    if (waits_ > 0 && !arrivals_known() && split_replays_ > 0) {
       missing.push_back(
           run_.info.backend == "host"
               ? "launch_to_arrival: rows are not marked as from the modelled "
@@ -376,9 +381,11 @@ class Attributor {
   std::size_t segment_ = 0;          // of the current slot
   GpuIdle idle_;
   std::vector<char> first_graph_ = std::vector<char>(replay_.size());  // [rank]: not launched yet
-  std::vector<std::int64_t> exposed_, hidden_, transfer_, lateness_, later_, shift_;
-  std::vector<std::pair<std::size_t, std::size_t>> shifted_;  // [replay, launch]: holds the shift
-  double gpu_arrivals_ = 0;  // launch_to_arrival from aligned clocks, ns
+  ValueCounts exposed_, hidden_, transfer_, lateness_, later_, shift_;
+  ValueCounts shifted_lateness_;                // in which the flight shift is
+  std::vector<std::uint64_t> shifted_replays_;  // [result_.launches]: with such a lateness
+  std::uint64_t split_replays_ = 0;             // with any
+  double gpu_arrivals_ = 0;                     // launch_to_arrival from aligned clocks, ns
   std::array<double, kNumStages> stage_sum_{};
   double late_coupling_ns_ = 0, preempted_coupling_ns_ = 0;  // without what coupling made up
   std::vector<std::uint64_t> by_arrival_, by_launch_;        // [rank]

@@ -1,8 +1,9 @@
 #include "reports/case_detail.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cmath>
+#include <iterator>
 
 #include "reports/parallel.h"
 #include "reports/quantiles.h"
@@ -16,23 +17,26 @@ constexpr std::size_t kRowBudget = 12'000;  // rows of kept steps over all cases
 constexpr std::uint64_t kMinGroupSamples = 20;  // for the median of a launch or block
 constexpr double kCoverage = 0.95;
 
-// Buckets that grow with the value, so that a point stands for a fixed share of it: 64 an octave.
-constexpr int kBucketsLog2 = 6;
-constexpr std::size_t kNumBuckets = (64u << kBucketsLog2) + 1;
-
-// 0 for values of at most 0.
-std::size_t bucket_of(std::int64_t value) {
-  if (value <= 0) return 0;
-  const auto v = static_cast<std::uint64_t>(value);
-  const int octave = static_cast<int>(std::bit_width(v)) - 1;
-  const std::uint64_t part =
-      octave >= kBucketsLog2 ? v >> (octave - kBucketsLog2) : v << (kBucketsLog2 - octave);
-  return (static_cast<std::size_t>(octave) << kBucketsLog2) + (part & ((1u << kBucketsLog2) - 1)) +
-         1;
-}
+// What the heat map shows: the first that has values.
+constexpr std::array kHeatMetrics = {"first_all_reduce_excess_wait_ns", "first_all_reduce_wait_ns"};
 
 bool has_values(std::span<const std::int64_t> column) {
   return std::any_of(column.begin(), column.end(), [](std::int64_t v) { return v != kAbsent; });
+}
+
+// Of a launch or block that has enough samples; counting takes less than putting many in order.
+std::optional<std::int64_t> median_of(std::span<const std::int64_t> column,
+                                      std::vector<std::int64_t>* scratch) {
+  constexpr std::size_t kMany = 1u << 15;
+  if (column.size() >= kMany) {
+    ValueCounts counts;
+    counts.add_column(column);
+    return counts.size() < kMinGroupSamples ? std::nullopt : counts.nearest_rank(kP50);
+  }
+  scratch->clear();
+  std::copy_if(column.begin(), column.end(), std::back_inserter(*scratch),
+               [](std::int64_t value) { return value != kAbsent; });
+  return scratch->size() < kMinGroupSamples ? std::nullopt : nearest_rank(*scratch, kP50);
 }
 
 // Every k-th begin, so that at most `most` groups are left; the last begin is the end.
@@ -48,32 +52,6 @@ std::vector<std::uint32_t> thin(const std::vector<std::uint32_t>& begins, std::s
 StepId step_id(const PhaseRow& row) { return {row.launch, row.repetition, row.step}; }
 
 }  // namespace
-
-std::vector<CumulativePoint> cumulative_points(std::span<const std::int64_t> column) {
-  struct Bucket {
-    std::uint64_t count = 0;
-    std::int64_t most = INT64_MIN;
-  };
-  std::vector<Bucket> buckets(kNumBuckets);
-  for (const std::int64_t value : column) {
-    if (value == kAbsent) continue;
-    Bucket& bucket = buckets[bucket_of(value)];
-    ++bucket.count;
-    bucket.most = std::max(bucket.most, value);
-  }
-  std::vector<CumulativePoint> points;
-  std::uint64_t below = 0;
-  for (const Bucket& bucket : buckets) {
-    if (bucket.count == 0) continue;
-    below += bucket.count;
-    points.push_back({bucket.most, below});
-  }
-  if (points.size() <= kMaxCumulativePoints) return points;
-  std::vector<CumulativePoint> fewer;
-  const std::size_t n = points.size(), last = kMaxCumulativePoints - 1;
-  for (std::size_t i = 0; i <= last; ++i) fewer.push_back(points[i * (n - 1) / last]);
-  return fewer;
-}
 
 MedianInterval median_interval(std::vector<std::int64_t> group_medians, bool launches) {
   MedianInterval interval;
@@ -159,8 +137,11 @@ CaseDetailBuilder::CaseDetailBuilder(const Run& run, const ReplayTable& table)
   const std::size_t rebuilds = first_steps == 0 ? 1 : (table.slots() - 1) / first_steps + 1;
   step_budget_ = std::max<std::size_t>(
       1, kRowBudget / (std::max<std::size_t>(cases, 1) * rebuilds * run.ranks.size()));
-  for (auto& ranks : detail_.by_rank) ranks.resize(run.ranks.size());
   find_blocks();
+  for (auto& sums : heat_) sums.resize(detail_.blocks.size() * run.ranks.size());
+  for (std::size_t m = 0; m < kNumMetrics; ++m) {
+    if (metrics()[m].case_level) maxima_[m].resize(table.slots());
+  }
 }
 
 void CaseDetailBuilder::find_blocks() {
@@ -204,56 +185,90 @@ const PhaseRow* CaseDetailBuilder::row_of(std::size_t rank, std::size_t slot) co
   return number == kNoRow ? nullptr : &run_.ranks[rank].rows[number];
 }
 
-void CaseDetailBuilder::operator()(std::optional<std::size_t> rank, const MetricColumns& columns) {
-  if (rank) {
-    parallel_for(kNumMetrics, table_.slots(),
-                 [&](std::size_t m) { detail_.by_rank[m][*rank] = cumulative_points(columns[m]); });
-    add_heat(*rank, columns);
+void CaseDetailBuilder::see(const ColumnPiece& piece) {
+  if (piece.rank) {
+    for (std::size_t heat = 0; heat < kHeatMetrics.size(); ++heat) {
+      sum_heat(heat, *piece.rank, piece.begin, piece.columns[metric_index(kHeatMetrics[heat])]);
+    }
     return;
   }
+  for (std::size_t m = 0; m < kNumMetrics; ++m) {
+    std::copy(piece.columns[m].begin(), piece.columns[m].end(),
+              maxima_[m].begin() + static_cast<std::ptrdiff_t>(piece.begin));
+  }
+}
+
+void CaseDetailBuilder::sum_heat(std::size_t heat, std::size_t rank, std::size_t begin,
+                                 const Column& column) {
+  std::size_t block = static_cast<std::size_t>(
+      std::upper_bound(block_begin_.begin(), block_begin_.end(), begin) - block_begin_.begin() - 1);
+  for (std::size_t i = 0; i < column.size(); ++block) {
+    const std::size_t end = std::min(column.size(), block_begin_[block + 1] - begin);
+    HeatSum sum;
+    for (; i < end; ++i) {
+      if (column[i] == kAbsent) continue;
+      ++sum.n;
+      sum.sum += column[i];
+      sum.max_ns = std::max(sum.max_ns, column[i]);
+    }
+    const std::lock_guard lock(mutex_);
+    HeatSum& all = heat_[heat][block * run_.ranks.size() + rank];
+    all.n += sum.n;
+    all.sum += sum.sum;
+    all.max_ns = std::max(all.max_ns, sum.max_ns);
+  }
+}
+
+CaseDetail CaseDetailBuilder::finish(const CaseMetrics& metrics) {
+  for (std::size_t m = 0; m < kNumMetrics; ++m) {
+    for (const RankMetrics& rank : metrics.ranks) {
+      detail_.by_rank[m].push_back(rank.counts[m].cumulative_points());
+    }
+    detail_.over_ranks[m] = metrics.counts[m].cumulative_points();
+  }
+  finish_heat(metrics);
+  find_intervals();
+  find_worst();
+  return std::move(detail_);
+}
+
+void CaseDetailBuilder::finish_heat(const CaseMetrics& metrics) {
+  const std::size_t world = metrics.ranks.size();
+  std::size_t heat = 0;
+  for (std::size_t rank = 0; rank < world && !detail_.heat_metric; ++rank) {
+    for (heat = 0; heat < kHeatMetrics.size(); ++heat) {
+      const std::size_t m = metric_index(kHeatMetrics[heat]);
+      if (metrics.ranks[rank].metrics[m].values.n == 0) continue;
+      detail_.heat_metric = m;
+      break;
+    }
+  }
+  if (!detail_.heat_metric) return;
+  for (std::size_t i = 0; i < heat_[heat].size(); ++i) {
+    const HeatSum& sum = heat_[heat][i];
+    if (sum.n == 0) continue;
+    detail_.blocks[i / world].ranks[i % world] = {
+        sum.n, static_cast<double>(sum.sum) / static_cast<double>(sum.n), sum.max_ns};
+  }
+}
+
+void CaseDetailBuilder::find_intervals() {
   parallel_for(kNumMetrics, table_.slots(), [&](std::size_t m) {
-    detail_.over_ranks[m] = cumulative_points(columns[m]);
-    std::vector<std::int64_t> medians, values;
-    if (columns[m].empty()) return;
+    std::vector<std::int64_t> medians, scratch;
+    if (maxima_[m].empty()) return;
     for (std::size_t g = 0; g + 1 < sample_begin_.size(); ++g) {
-      values.clear();
-      for (std::size_t slot = sample_begin_[g]; slot < sample_begin_[g + 1]; ++slot) {
-        if (columns[m][slot] != kAbsent) values.push_back(columns[m][slot]);
-      }
-      if (values.size() >= kMinGroupSamples) medians.push_back(*describe(values).p50);
+      const auto group = std::span<const std::int64_t>(maxima_[m])
+                             .subspan(sample_begin_[g], sample_begin_[g + 1] - sample_begin_[g]);
+      if (const auto median = median_of(group, &scratch)) medians.push_back(*median);
     }
     detail_.intervals[m] = median_interval(std::move(medians), by_launch_);
   });
-  find_worst(columns);
 }
 
-void CaseDetailBuilder::add_heat(std::size_t rank, const MetricColumns& columns) {
-  static constexpr const char* kKeys[] = {"first_all_reduce_excess_wait_ns",
-                                          "first_all_reduce_wait_ns"};
-  for (const char* key : kKeys) {
-    if (detail_.heat_metric) break;
-    const std::size_t m = metric_index(key);
-    if (has_values(columns[m])) detail_.heat_metric = m;
-  }
-  if (!detail_.heat_metric) return;
-  const Column& column = columns[*detail_.heat_metric];
-  for (std::size_t b = 0; b + 1 < block_begin_.size(); ++b) {
-    HeatCell& cell = detail_.blocks[b].ranks[rank];
-    double sum = 0;
-    for (std::size_t slot = block_begin_[b]; slot < block_begin_[b + 1]; ++slot) {
-      if (column[slot] == kAbsent) continue;
-      cell.max_ns = cell.n == 0 ? column[slot] : std::max(cell.max_ns, column[slot]);
-      ++cell.n;
-      sum += static_cast<double>(column[slot]);
-    }
-    if (cell.n > 0) cell.mean_ns = sum / static_cast<double>(cell.n);
-  }
-}
-
-void CaseDetailBuilder::find_worst(const MetricColumns& maxima) {
-  detail_.worst_metric = cost_metric(maxima);
+void CaseDetailBuilder::find_worst() {
+  detail_.worst_metric = cost_metric(maxima_);
   if (!detail_.worst_metric) return;
-  const std::vector<StepSlots> steps = list_steps(table_, maxima[*detail_.worst_metric]);
+  const std::vector<StepSlots> steps = list_steps(table_, maxima_[*detail_.worst_metric]);
   const std::size_t blocks = std::max<std::size_t>(detail_.blocks.size(), 1);
   const std::size_t each = std::clamp<std::size_t>(step_budget_ / blocks, 1, kMaxStepsPerBlock);
   auto begin = steps.begin();

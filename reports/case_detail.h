@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -13,15 +14,6 @@
 #include "reports/replays.h"
 
 namespace tpjitter {
-
-// Exact points of an empirical distribution: `count` samples are at or below `value_ns`.
-struct CumulativePoint {
-  std::int64_t value_ns;
-  std::uint64_t count;
-};
-inline constexpr std::size_t kMaxCumulativePoints = 200;
-// At most kMaxCumulativePoints points, evenly apart on a log scale; the last is the largest sample.
-std::vector<CumulativePoint> cumulative_points(std::span<const std::int64_t> column);
 
 // Where the median lies, from the medians of groups that do not share samples: launches, or, with
 // one launch, the blocks of steps in it. By order statistics, so that no distribution is assumed.
@@ -80,17 +72,25 @@ struct CaseDetail {
   std::vector<WorstStep> steps;
 };
 
-// A ColumnObserver.
+// Sees the pieces of a case's columns, from several threads.
 class CaseDetailBuilder {
  public:
   CaseDetailBuilder(const Run& run, const ReplayTable& table);
-  void operator()(std::optional<std::size_t> rank, const MetricColumns& columns);
-  CaseDetail finish() { return std::move(detail_); }
+  void see(const ColumnPiece& piece);
+  CaseDetail finish(const CaseMetrics& metrics);
 
  private:
+  // A HeatCell, summed in integers so that the order of the pieces does not matter.
+  struct HeatSum {
+    std::uint64_t n = 0;
+    WideInt sum = 0;
+    std::int64_t max_ns = INT64_MIN;
+  };
   void find_blocks();
-  void add_heat(std::size_t rank, const MetricColumns& columns);
-  void find_worst(const MetricColumns& maxima);
+  void sum_heat(std::size_t heat, std::size_t rank, std::size_t begin, const Column& column);
+  void finish_heat(const CaseMetrics& metrics);
+  void find_intervals();
+  void find_worst();
   void add_step(const StepSlots& step, HeatBlock* block);
   const PhaseRow* row_of(std::size_t rank, std::size_t slot) const;
 
@@ -100,6 +100,9 @@ class CaseDetailBuilder {
   std::vector<std::uint32_t> block_begin_;   // first slot of each HeatBlock, and the end
   std::vector<std::uint32_t> sample_begin_;  // first slot of each block or launch, and the end
   bool by_launch_ = false;
+  MetricColumns maxima_;  // of the whole case
+  std::mutex mutex_;
+  std::array<std::vector<HeatSum>, 2> heat_;  // [heat metric][block * ranks + rank]; under mutex_
   CaseDetail detail_;
 };
 

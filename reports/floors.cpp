@@ -6,6 +6,7 @@
 
 #include "reports/quantiles.h"
 #include "reports/stamps.h"
+#include "reports/value_counts.h"
 
 namespace tpjitter {
 namespace {
@@ -104,17 +105,10 @@ Floors compute_floors(const Run& run, int case_index, const ReplayTable& table) 
     floors.flight.push_back(flight_floor(run, floors, launch));
   }
   for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
-    std::vector<std::int64_t> waits;
-    for (std::size_t slot = 0; slot < table.slots(); ++slot) {
-      const std::uint32_t number = table.row_of_slot[rank][slot];
-      if (number == kNoRow || table.has(slot, ReplayTable::kExcluded)) continue;
-      const PhaseRow& row = run.ranks[rank].rows[number];
-      if ((row.flags & kFlagWaited) != 0) continue;
-      if (const auto wait = wait_ns(row)) waits.push_back(*wait);
-    }
+    const ValueCounts& waits = table.unpolled_waits_ns[rank];
     floors.local_rows.push_back(waits.size());
     floors.local.push_back(waits.size() < kMinLocalFloorRows ? std::nullopt
-                                                             : nearest_rank(waits, kP50));
+                                                             : waits.nearest_rank(kP50));
   }
   return floors;
 }

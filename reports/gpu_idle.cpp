@@ -26,7 +26,8 @@ void GpuIdle::add(std::size_t rank, const PhaseRow& row, const std::optional<Hos
 void GpuIdle::end_of_replay(bool counts) {
   if (longest_ && counts) {
     const auto& [idle, step, host] = *longest_;
-    values_.push_back(idle);
+    values_.add(idle);
+    ++steps_;
     if (idle > step / 4) ++mostly_idle_;
     const std::array<std::int64_t, kNumHostStages> stages = {host.inputs, host.dispatch,
                                                              host.graph_launch};
@@ -40,11 +41,11 @@ void GpuIdle::end_of_replay(bool counts) {
   longest_.reset();
 }
 
-Distribution GpuIdle::idle() { return describe(values_); }
+Distribution GpuIdle::idle() const { return values_.distribution(); }
 
 std::optional<std::size_t> GpuIdle::stage() const {
   const auto most = std::max_element(votes_.begin(), votes_.end());
-  if (2 * *most <= values_.size()) return std::nullopt;
+  if (2 * *most <= steps_) return std::nullopt;
   return static_cast<std::size_t>(most - votes_.begin());
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "harness/contract/phase_row.h"
-#include "reports/quantiles.h"
+#include "reports/value_counts.h"
 
 namespace tpjitter {
 
@@ -31,10 +31,10 @@ class GpuIdle {
   // After the last rank of a replay: the longest idle time is the step's. Nothing if excluded.
   void end_of_replay(bool counts);
 
-  Distribution idle();                       // per step, the longest over ranks
+  Distribution idle() const;                 // per step, the longest over ranks
   std::optional<std::size_t> stage() const;  // Stage that fills it in most steps
   // In most steps a quarter of the time or more.
-  bool dominant() const { return 2 * mostly_idle_ > values_.size(); }
+  bool dominant() const { return 2 * mostly_idle_ > steps_; }
 
  private:
   struct Rank {
@@ -47,7 +47,8 @@ class GpuIdle {
   };
   std::vector<Rank> ranks_;
   std::optional<Longest> longest_;  // of the current replay
-  std::vector<std::int64_t> values_;
+  ValueCounts values_;
+  std::uint64_t steps_ = 0;  // with a value
   std::array<std::uint64_t, kNumHostStages> votes_{};
   std::uint64_t mostly_idle_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "reports/metric_columns.h"
 #include "reports/parallel.h"
 #include "reports/stamps.h"
 
@@ -79,24 +80,28 @@ constexpr std::array<Metric, kNumMetrics> kMetrics = {{
      true},
 }};
 
-// Rows that had what a metric needs, to say why it has no value.
-struct Evidence {
-  std::uint64_t rows = 0, all_ranks = 0, launches = 0, all_reduces = 0, device = 0, own_wait = 0;
-  std::uint64_t floors = 0, next_steps = 0;
+// Unrolled, so that each metric's function is inlined.
+template <std::size_t... kMetric>
+void set_values(const RowContext& context, std::size_t at, MetricColumns* columns,
+                std::index_sequence<kMetric...>) {
+  (((*columns)[kMetric][at] = kMetrics[kMetric].value(context)), ...);
+}
 
-  void add(const Evidence& e) {
-    rows += e.rows;
-    all_ranks += e.all_ranks;
-    launches += e.launches;
-    all_reduces += e.all_reduces;
-    device += e.device;
-    own_wait += e.own_wait;
-    floors += e.floors;
-    next_steps += e.next_steps;
-  }
-};
+void count(const RowContext& context, bool all_ranks, MetricEvidence* e) {
+  const PhaseRow& row = context.row;
+  ++e->rows;
+  e->all_ranks += all_ranks ? 1 : 0;
+  e->launches += launched(row) ? 1 : 0;
+  e->device += (row.flags & kFlagNoDeviceStamps) == 0 ? 1 : 0;
+  e->all_reduces += row.first_all_reduce_own_ns != 0 || row.all_reduce_count > 0 ? 1 : 0;
+  e->own_wait += context.wait_ns ? 1 : 0;
+  e->floors += context.floor_ns ? 1 : 0;
+  e->next_steps += context.next_step != nullptr ? 1 : 0;
+}
 
-std::string absence_reason(const Metric& metric, const Evidence& e, std::size_t world_size) {
+}  // namespace
+
+std::string absence_reason(const Metric& metric, const MetricEvidence& e, std::size_t world_size) {
   const auto needs = [&](std::uint32_t bit) { return (metric.needs & bit) != 0; };
   if (e.rows == 0) return "no rows outside the first steps after warm-up and of blocks";
   if (needs(kNeedsPeers) && world_size == 1) return "one rank: nothing to compare with";
@@ -115,228 +120,82 @@ std::string absence_reason(const Metric& metric, const Evidence& e, std::size_t 
   return "its stamps are 0 in every row";
 }
 
-// For each first row of a step on one rank: the slot of its next step's first row, if that follows
-// without a gap or a block barrier.
-std::vector<std::uint32_t> next_step_slots(const ReplayTable& table, std::size_t rank) {
-  std::vector<std::uint32_t> next(table.slots(), kNoRow);
-  std::size_t previous = table.slots();  // none
-  for (std::size_t slot = 0; slot < table.slots(); ++slot) {
-    if (!table.has(slot, ReplayTable::kFirstOfStep)) continue;
-    if (table.row_of_slot[rank][slot] == kNoRow) {
-      previous = table.slots();
-      continue;
-    }
-    if (previous != table.slots() && table.has(slot, ReplayTable::kFollows) &&
-        !table.has(slot, ReplayTable::kExcluded)) {
-      next[previous] = static_cast<std::uint32_t>(slot);
-    }
-    previous = slot;
-  }
-  return next;
+void MetricEvidence::add(const MetricEvidence& e) {
+  rows += e.rows;
+  all_ranks += e.all_ranks;
+  launches += e.launches;
+  all_reduces += e.all_reduces;
+  device += e.device;
+  own_wait += e.own_wait;
+  floors += e.floors;
+  next_steps += e.next_steps;
 }
 
-class CaseAnalysis {
- public:
-  CaseAnalysis(const Run& run, const ReplayTable& table, const Floors& floors)
-      : run_(run), table_(table), floors_(floors) {
-    for (std::size_t m = 0; m < kNumMetrics; ++m) {
-      if (kMetrics[m].case_level) maxima_[m].resize(table.slots());
-      columns_[m].resize(table.slots());
-    }
-    // Until a rank takes part the maximum of a slot is unknown; a rank without it makes it absent.
-    unknown_.assign(table.slots(), 0);
-  }
+// First row of the rank's next step, if that follows without a gap or a block barrier.
+const PhaseRow* ColumnFiller::next_step(std::size_t rank, std::size_t slot) const {
+  do {
+    if (++slot == table_.slots()) return nullptr;
+  } while (!table_.has(slot, ReplayTable::kFirstOfStep));
+  const std::uint32_t number = table_.row_of_slot[rank][slot];
+  const bool follows =
+      table_.has(slot, ReplayTable::kFollows) && !table_.has(slot, ReplayTable::kExcluded);
+  return follows && number != kNoRow ? &run_.ranks[rank].rows[number] : nullptr;
+}
 
-  CaseMetrics compute(const ColumnObserver& observer) {
-    CaseMetrics result;
-    for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
-      result.ranks.push_back(rank_metrics(rank));
-      if (observer) observer(rank, columns_);
-    }
-    finish_maxima();
-    if (observer) observer(std::nullopt, maxima_);
-    result.metrics = case_level(-1);
-    std::array<bool, kNumPhases> present{};
-    for (const std::uint8_t phase : table_.phase) present[phase] = true;
-    const bool only_phase = std::count(present.begin(), present.end(), true) == 1;
-    for (int phase = 0; phase < kNumPhases; ++phase) {
-      const auto p = static_cast<std::size_t>(phase);
-      if (!present[p]) continue;
-      result.phases[p] = only_phase ? result.metrics : case_level(phase);
-    }
-    return result;
-  }
-
-  void visit(const ColumnObserver& observer) {
-    for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
-      fill_columns(rank);
-      observer(rank, columns_);
-    }
-    finish_maxima();
-    observer(std::nullopt, maxima_);
-  }
-
- private:
-  // Slots whose maximum is not known hold kAbsent from here on.
-  void finish_maxima() {
-    for (Column& column : maxima_) {
-      for (std::size_t slot = 0; slot < column.size(); ++slot) {
-        if (unknown_[slot] != 0 || column[slot] == INT64_MAX) column[slot] = kAbsent;
-      }
-    }
-  }
-
-  RankMetrics rank_metrics(std::size_t rank) {
-    const Evidence evidence = fill_columns(rank);
-    RankMetrics result;
-    result.rows = evidence.rows;
-    all_.add(evidence);
-    parallel_for(kNumMetrics, table_.slots(), [&](std::size_t m) {
-      MetricResult& metric = result.metrics[m];
-      metric.values = describe_column(columns_[m]);
-      if (metric.values.n == 0) {
-        metric.reason = absence_reason(kMetrics[m], evidence, run_.ranks.size());
-      }
-      if (kMetrics[m].jitter) result.jitter[m] = jitter(m, metric);
-    });
-    return result;
-  }
-
-  // The one pass over a rank's rows: every metric's column, and its part in the case's maxima.
-  Evidence fill_columns(std::size_t rank) {
-    const std::vector<std::uint32_t> next = next_step_slots(table_, rank);
-    std::vector<Evidence> parts(num_ranges(table_.slots()));
-    parallel_ranges(table_.slots(), [&](std::size_t begin, std::size_t end, std::size_t part) {
-      for (std::size_t slot = begin; slot < end; ++slot) fill_slot(rank, slot, next, &parts[part]);
-    });
-    Evidence sum;
-    for (const Evidence& part : parts) sum.add(part);
-    return sum;
-  }
-
-  void fill_slot(std::size_t rank, std::size_t slot, const std::vector<std::uint32_t>& next,
-                 Evidence* e) {
-    const std::span<const PhaseRow> rows = run_.ranks[rank].rows;
-    const auto& numbers = table_.row_of_slot[rank];
-    if (rank == 0) {
-      for (Column& column : maxima_) {
-        if (!column.empty()) column[slot] = INT64_MIN;
-      }
-    }
+MetricEvidence ColumnFiller::fill(std::size_t rank, std::size_t begin, std::size_t end,
+                                  std::size_t origin, MetricColumns* columns) const {
+  MetricEvidence evidence;
+  const auto& numbers = table_.row_of_slot[rank];
+  const bool peers = run_.ranks.size() > 1;
+  for (std::size_t slot = begin; slot < end; ++slot) {
+    fetch_ahead(run_.ranks[rank].rows, numbers, slot);
     if (numbers[slot] == kNoRow || table_.has(slot, ReplayTable::kExcluded)) {
-      for (auto& column : columns_) column[slot] = kAbsent;
-      unknown_[slot] = 1;
-      return;
+      for (Column& column : *columns) column[slot - origin] = kAbsent;
+      continue;
     }
-    const PhaseRow& row = rows[numbers[slot]];
-    const bool peers = run_.ranks.size() > 1;
+    const PhaseRow& row = run_.ranks[rank].rows[numbers[slot]];
+    const bool first = table_.has(slot, ReplayTable::kFirstOfStep);
     const RowContext context{row,
-                             next[slot] == kNoRow ? nullptr : &rows[numbers[next[slot]]],
-                             table_.has(slot, ReplayTable::kFirstOfStep),
+                             first ? next_step(rank, slot) : nullptr,
+                             first,
                              table_.earliest_launch_ns[slot],
                              table_.latest_launch_ns[slot],
                              peers ? wait_ns(row) : std::nullopt,
                              peers ? floors_.of(row, rank) : std::nullopt};
-    count(context, table_.has(slot, ReplayTable::kAllRanks), e);
-    set_values(context, slot, std::make_index_sequence<kNumMetrics>());
+    count(context, table_.has(slot, ReplayTable::kAllRanks), &evidence);
+    set_values(context, slot - origin, columns, std::make_index_sequence<kNumMetrics>());
   }
+  return evidence;
+}
 
-  // Unrolled, so that each metric's function is inlined.
-  template <std::size_t... kMetric>
-  void set_values(const RowContext& context, std::size_t slot, std::index_sequence<kMetric...>) {
-    (set_value<kMetric>(context, slot), ...);
+void resize_columns(std::size_t size, MetricColumns* columns) {
+  for (Column& column : *columns) column.resize(size);
+}
+
+void resize_maxima(std::size_t size, MetricColumns* maxima) {
+  for (std::size_t m = 0; m < kNumMetrics; ++m) {
+    if (kMetrics[m].case_level) (*maxima)[m].resize(size);
   }
-  template <std::size_t kMetric>
-  void set_value(const RowContext& context, std::size_t slot) {
-    const std::int64_t value = kMetrics[kMetric].value(context);
-    columns_[kMetric][slot] = value;
-    if constexpr (kMetrics[kMetric].case_level) {
-      std::int64_t& most = maxima_[kMetric][slot];
-      // A rank without the value leaves the maximum unknown: INT64_MAX marks it until the end.
-      most = value == kAbsent || most == INT64_MAX ? INT64_MAX : std::max(most, value);
+}
+
+void add_to_maxima(std::size_t rank, const MetricColumns& columns, std::size_t begin,
+                   std::size_t end, MetricColumns* maxima) {
+  for (std::size_t m = 0; m < kNumMetrics; ++m) {
+    if (!kMetrics[m].case_level) continue;
+    const Column& values = columns[m];
+    Column& most = (*maxima)[m];
+    if (rank == 0) {
+      std::copy(values.begin() + static_cast<std::ptrdiff_t>(begin),
+                values.begin() + static_cast<std::ptrdiff_t>(end),
+                most.begin() + static_cast<std::ptrdiff_t>(begin));
+      continue;
+    }
+    for (std::size_t i = begin; i < end; ++i) {
+      const bool unknown = values[i] == kAbsent || most[i] == kAbsent;
+      most[i] = unknown ? kAbsent : std::max(values[i], most[i]);
     }
   }
-
-  static void count(const RowContext& context, bool all_ranks, Evidence* e) {
-    const PhaseRow& row = context.row;
-    ++e->rows;
-    e->all_ranks += all_ranks ? 1 : 0;
-    e->launches += launched(row) ? 1 : 0;
-    e->device += (row.flags & kFlagNoDeviceStamps) == 0 ? 1 : 0;
-    e->all_reduces += row.first_all_reduce_own_ns != 0 || row.all_reduce_count > 0 ? 1 : 0;
-    e->own_wait += context.wait_ns ? 1 : 0;
-    e->floors += context.floor_ns ? 1 : 0;
-    e->next_steps += context.next_step != nullptr ? 1 : 0;
-  }
-
-  std::array<MetricResult, kNumMetrics> case_level(int phase) {
-    std::array<MetricResult, kNumMetrics> result;
-    parallel_for(kNumMetrics, table_.slots(), [&](std::size_t m) {
-      if (!kMetrics[m].case_level) return;
-      if (phase < 0) {
-        result[m].values = describe_column(maxima_[m]);
-      } else {
-        Column values;
-        for (std::size_t slot = 0; slot < table_.slots(); ++slot) {
-          if (table_.phase[slot] == phase) values.push_back(maxima_[m][slot]);
-        }
-        result[m].values = describe_column(values);
-      }
-      if (result[m].values.n > 0) return;
-      if (all_.rows > 0 && all_.all_ranks == 0) {
-        result[m].reason = "no replay was recorded by every rank";
-      } else {
-        result[m].reason = absence_reason(kMetrics[m], all_, run_.ranks.size());
-      }
-    });
-    return result;
-  }
-
-  // Differences are taken between the same rebuild of steps that follow each other.
-  Jitter jitter(std::size_t m, const MetricResult& metric) const {
-    struct Last {
-      std::int64_t value = kAbsent;
-      std::size_t step = 0;
-    };
-    std::vector<Last> last_of_rebuild;  // by place in the step
-    std::size_t place = 0, step = 0;
-    Column differences;
-    differences.reserve(table_.slots());
-    for (std::size_t slot = 0; slot < table_.slots(); ++slot) {
-      const bool first = table_.has(slot, ReplayTable::kFirstOfStep);
-      place = first ? 0 : place + 1;
-      step += first ? 1 : 0;
-      const std::int64_t value = columns_[m][slot];
-      if (value == kAbsent) continue;
-      if (place >= last_of_rebuild.size()) last_of_rebuild.resize(place + 1);
-      Last& last = last_of_rebuild[place];
-      if (last.value != kAbsent && last.step + 1 == step &&
-          table_.has(slot, ReplayTable::kFollows)) {
-        const std::int64_t difference = difference_ns(value, last.value);
-        differences.push_back(difference < 0 ? difference_ns(0, difference) : difference);
-      }
-      last = {value, step};
-    }
-    Jitter jitter;
-    jitter.step_difference = describe(differences);
-    if (metric.values.p99) {
-      jitter.p99_minus_p50 = difference_ns(*metric.values.p99, *metric.values.p50);
-    } else {
-      jitter.reason = metric.values.n == 0 ? metric.reason : quantile_reason(metric.values.n, kP99);
-    }
-    return jitter;
-  }
-
-  const Run& run_;
-  const ReplayTable& table_;
-  const Floors& floors_;
-  MetricColumns columns_;              // of the current rank
-  MetricColumns maxima_;               // over the ranks seen so far
-  std::vector<std::uint8_t> unknown_;  // [slot]: some rank has no usable row
-  Evidence all_;
-};
-
-}  // namespace
+}
 
 std::span<const Metric, kNumMetrics> metrics() { return kMetrics; }
 
@@ -346,14 +205,20 @@ std::size_t metric_index(std::string_view key) {
   return static_cast<std::size_t>(metric - kMetrics.begin());
 }
 
-CaseMetrics compute_metrics(const Run& run, const ReplayTable& table, const Floors& floors,
-                            const ColumnObserver& observer) {
-  return CaseAnalysis(run, table, floors).compute(observer);
-}
-
 void visit_columns(const Run& run, const ReplayTable& table, const Floors& floors,
                    const ColumnObserver& observer) {
-  CaseAnalysis(run, table, floors).visit(observer);
+  const ColumnFiller filler(run, table, floors);
+  MetricColumns columns, maxima;
+  resize_columns(table.slots(), &columns);
+  resize_maxima(table.slots(), &maxima);
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    parallel_ranges(table.slots(), [&](std::size_t begin, std::size_t end, std::size_t) {
+      filler.fill(rank, begin, end, 0, &columns);
+      add_to_maxima(rank, columns, begin, end, &maxima);
+    });
+    observer(rank, columns);
+  }
+  observer(std::nullopt, maxima);
 }
 
 }  // namespace tpjitter

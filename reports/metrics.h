@@ -1,12 +1,13 @@
 // The metrics: one table, one function each, over one row and its neighbours. Per rank the
 // distribution of its own values; per case the maximum over ranks in each replay, then quantiles
-// over replays. Columns are filled in one pass, rank by rank, so that memory holds one rank's
-// columns and the running maxima, whatever the number of ranks.
+// over replays. A case is gone through once, in pieces of a few thousand slots that stay in the cache:
+// a piece's columns are filled rank by rank, counted and forgotten, whatever the run's size.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "reports/floors.h"
 #include "reports/quantiles.h"
 #include "reports/replays.h"
+#include "reports/value_counts.h"
 
 namespace tpjitter {
 
@@ -71,29 +73,81 @@ struct Jitter {
   Distribution step_difference;  // |value - value in the step before|, ns
 };
 
+using MetricCounts = std::array<ValueCounts, kNumMetrics>;
+
 struct RankMetrics {
   std::array<MetricResult, kNumMetrics> metrics;
   std::array<std::optional<Jitter>, kNumMetrics> jitter;
+  MetricCounts counts;
   std::uint64_t rows = 0;
 };
 
 struct CaseMetrics {
   std::array<MetricResult, kNumMetrics> metrics;
   std::array<std::optional<std::array<MetricResult, kNumMetrics>>, kNumPhases> phases;
+  MetricCounts counts;  // of the maxima over ranks
   std::vector<RankMetrics> ranks;
 };
 
 // Values by slot, [metric][slot]; kAbsent where there is none or the slot is out of the statistics.
 using MetricColumns = std::array<Column, kNumMetrics>;
 
-// Sees the columns of each rank in turn, then (nullopt) the maxima over all ranks, in which a metric
-// that is only per rank has none. The columns live until it returns.
+// The columns of consecutive slots, `begin` being the first: of a rank, or (nullopt) the maxima over
+// all ranks, in which a metric that is only per rank has none. They live until the observer returns.
+struct ColumnPiece {
+  std::size_t begin = 0;
+  std::optional<std::size_t> rank;
+  const MetricColumns& columns;
+};
+using PieceObserver = std::function<void(const ColumnPiece&)>;
+
+// Rows that had what a metric needs, to say why it has no value.
+struct MetricEvidence {
+  std::uint64_t rows = 0, all_ranks = 0, launches = 0, all_reduces = 0, device = 0, own_wait = 0;
+  std::uint64_t floors = 0, next_steps = 0;
+
+  void add(const MetricEvidence& e);
+};
+
+// The one pass over a case's rows, in parts that may run on several threads at once. What they
+// count does not depend on their order. `observer` is called from all of them.
+class MetricsPass {
+ public:
+  MetricsPass(const Run& run, const ReplayTable& table, const Floors& floors,
+              PieceObserver observer);
+  std::size_t parts() const { return part_begin_.size() - 1; }
+  void run_part(std::size_t part);
+  CaseMetrics finish();  // after all parts
+
+ private:
+  struct Rank {
+    MetricCounts values, differences;
+    MetricEvidence evidence;
+  };
+  struct Counts {
+    std::vector<Rank> ranks;
+    std::array<std::optional<MetricCounts>, kNumPhases> maxima;  // those that the case has
+  };
+  class Part;
+
+  Counts no_counts() const;
+  RankMetrics rank_metrics(std::size_t rank);
+  std::array<MetricResult, kNumMetrics> case_level(const MetricCounts& counts,
+                                                   const MetricEvidence& evidence) const;
+
+  const Run& run_;
+  const ReplayTable& table_;
+  const Floors& floors_;
+  const PieceObserver observer_;
+  std::array<bool, kNumPhases> has_phase_{};
+  std::vector<std::size_t> part_begin_;  // first slots, of steps, and the end
+  std::mutex mutex_;
+  Counts counts_;  // of the parts that have ended; under mutex_
+};
+
+// Whole columns: each rank's in turn, then the maxima.
 using ColumnObserver =
     std::function<void(std::optional<std::size_t> rank, const MetricColumns& columns)>;
-
-CaseMetrics compute_metrics(const Run& run, const ReplayTable& table, const Floors& floors,
-                            const ColumnObserver& observer = {});
-// The columns alone.
 void visit_columns(const Run& run, const ReplayTable& table, const Floors& floors,
                    const ColumnObserver& observer);
 

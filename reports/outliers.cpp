@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "reports/stamps.h"
 
@@ -72,18 +73,24 @@ Outlier OutlierFinder::describe(const char* by, std::size_t slot,
   return outlier;
 }
 
-void OutlierFinder::see_steps(std::size_t rank, std::span<const std::int64_t> step_ns) {
-  std::vector<Step> worst;  // of this rank; of the whole case they must be among these
-  for (std::size_t slot = 0; slot < step_ns.size(); ++slot) {
-    const std::int64_t ns = step_ns[slot];
+void OutlierFinder::see_steps(std::size_t rank, std::size_t begin,
+                              std::span<const std::int64_t> step_ns) {
+  std::vector<Step> worst;  // of these; of the whole case they must be among such
+  for (std::size_t i = 0; i < step_ns.size(); ++i) {
+    const std::int64_t ns = step_ns[i];
     if (ns == kAbsent || (worst.size() == kWorstOfEach && ns <= worst.back().ns)) continue;
-    keep_worst(worst, Step{slot, rank, ns}, [](const Step& s) { return s.ns; });
+    keep_worst(worst, Step{begin + i, rank, ns}, [](const Step& s) { return s.ns; });
   }
-  steps_.insert(steps_.end(), worst.begin(), worst.end());
+  const std::lock_guard lock(mutex_);
+  for (const Step& step : worst) {
+    keep_worst(steps_[rank], step,
+               [](const Step& s) { return std::pair(s.ns, -static_cast<std::int64_t>(s.slot)); });
+  }
 }
 
 std::vector<Outlier> OutlierFinder::worst_steps(std::int64_t above) const {
-  std::vector<Step> steps = steps_;
+  std::vector<Step> steps;
+  for (const auto& of_rank : steps_) steps.insert(steps.end(), of_rank.begin(), of_rank.end());
   // The longest rank of a slot first, of equals the first.
   std::stable_sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
     return std::tuple(-a.ns, a.slot) < std::tuple(-b.ns, b.slot);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -30,11 +31,13 @@ struct Outlier {
 // steps while it is measured.
 class OutlierFinder {
  public:
-  OutlierFinder(const Run& run, const ReplayTable& table) : run_(run), table_(table) {}
+  OutlierFinder(const Run& run, const ReplayTable& table)
+      : run_(run), table_(table), steps_(run.ranks.size()) {}
 
   void see(const ReplayLateness& replay);
-  // The values of the metric step_ns, by slot: each rank once, in order.
-  void see_steps(std::size_t rank, std::span<const std::int64_t> step_ns);
+  // The values of the metric step_ns from slot `begin` on: each slot of each rank once, in any order
+  // and from several threads.
+  void see_steps(std::size_t rank, std::size_t begin, std::span<const std::int64_t> step_ns);
   // What is not above the case's p50 does not stand out. Excess waits are on the scale of
   // `attribution.exposed`: without the flight shift.
   std::vector<Outlier> finish(const Attribution& attribution, std::optional<std::int64_t> step_p50);
@@ -52,8 +55,9 @@ class OutlierFinder {
   };
   const Run& run_;
   const ReplayTable& table_;
-  std::vector<Step> steps_;            // the longest of each rank
-  std::vector<ReplayLateness> worst_;  // by exposed_ns, the largest first
+  std::mutex mutex_;
+  std::vector<std::vector<Step>> steps_;  // [rank]: its longest, the first of equals; under mutex_
+  std::vector<ReplayLateness> worst_;     // by exposed_ns, the largest first
 };
 
 Json outliers_json(const std::vector<Outlier>& outliers, const Run& run, const ReplayTable& table);

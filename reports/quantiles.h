@@ -36,7 +36,12 @@ std::optional<std::int64_t> nearest_rank(std::span<std::int64_t> values, int per
 
 // Reorders `values`.
 Distribution describe(std::span<std::int64_t> values);
-// Of what is not kAbsent.
-Distribution describe_column(std::span<const std::int64_t> column);
+
+// Index of the ceil(q n)-th smallest of n > 0 values.
+std::uint64_t rank_index(std::uint64_t n, int permille);
+
+// Sums of 64-bit values must not wrap.
+__extension__ using WideInt = __int128;
+double mean_of(WideInt sum, std::uint64_t samples);
 
 }  // namespace tpjitter

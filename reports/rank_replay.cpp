@@ -34,9 +34,10 @@ LastTwo last_two(const std::vector<RankReplay>& ranks) {
 
 }  // namespace
 
-RankReplay read_replay(const PhaseRow& row, const StageSums& sums, const Floors& floors,
-                       std::size_t rank) {
-  RankReplay r;
+void read_replay(const PhaseRow& row, const StageSums& sums, const Floors& floors, std::size_t rank,
+                 RankReplay* replay) {
+  RankReplay& r = *replay;
+  r = {};
   r.launch = row.launch_begin_ns;
   r.wait = wait_ns(row);
   r.modelled = (row.flags & kFlagModelledDevice) != 0 && r.wait.has_value();
@@ -51,7 +52,7 @@ RankReplay read_replay(const PhaseRow& row, const StageSums& sums, const Floors&
   }
   r.stages = sums.usable;
   r.preempted = sums.preempted;
-  if (!r.stages) return r;
+  if (!r.stages) return;
   r.at[kStageCoupling] = sums.accept;
   r.at[kStageInputs] = sums.inputs;
   r.at[kStageGraphLaunch] = sums.graph_launch;
@@ -59,7 +60,6 @@ RankReplay read_replay(const PhaseRow& row, const StageSums& sums, const Floors&
   if (r.modelled) {
     r.at[kStageLaunchToArrival] = difference_ns(row.first_all_reduce_own_ns, row.launch_end_ns);
   }
-  return r;
 }
 
 std::optional<std::int64_t> flight_shift(const std::vector<RankReplay>& ranks) {

@@ -50,8 +50,8 @@ struct RankReplay {
   std::optional<std::int64_t> later;  // mean excess wait of the graph's other all-reduces
 };
 
-RankReplay read_replay(const PhaseRow& row, const StageSums& sums, const Floors& floors,
-                       std::size_t rank);
+void read_replay(const PhaseRow& row, const StageSums& sums, const Floors& floors, std::size_t rank,
+                 RankReplay* replay);
 
 // The two last to arrive, if both polled: each flag's way is in the other's wait, so that half the
 // sum of their waits is the flight whatever their skew. Over the floor of the control, ns; needs

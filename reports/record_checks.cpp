@@ -28,15 +28,13 @@ template <std::size_t kStamps>
 bool together(const std::array<std::int64_t, kStamps>& stamps) {
   std::int64_t first = 0;
   for (const std::int64_t stamp : stamps) first = first != 0 ? first : stamp;
-  bool apart = false;
+  std::int64_t least = first, most = first;
   for (const std::int64_t stamp : stamps) {
-    const std::int64_t difference = difference_ns(stamp, first);
-    const bool wraps = ((stamp ^ first) & (stamp ^ difference)) < 0;
-    apart |=
-        (stamp != 0) &
-        (wraps | (static_cast<std::uint64_t>(difference) + kMaxDurationNs > 2 * kMaxDurationNs));
+    const std::int64_t taken = stamp != 0 ? stamp : first;
+    least = std::min(least, taken);
+    most = std::max(most, taken);
   }
-  return !apart;
+  return distance_ns(least, first) <= kMaxDurationNs && distance_ns(most, first) <= kMaxDurationNs;
 }
 
 std::optional<std::int64_t> integer_value(const RunCase& c, const char* table, const char* key) {

@@ -63,6 +63,7 @@ class Cursor {
  private:
   void load() {
     for (; at_ < order_.size(); ++at_) {
+      fetch_ahead(rows_, order_, at_);
       const PhaseRow& next = row();
       Ordinal ordinal = ordinal_of(next);
       if (at_ > 0) {
@@ -87,11 +88,23 @@ class Cursor {
   std::uint64_t duplicates_ = 0;
 };
 
+// Of the last slot.
+void add_unpolled_waits(const Run& run, ReplayTable* table) {
+  for (std::size_t rank = 0; rank < run.ranks.size(); ++rank) {
+    const std::uint32_t number = table->row_of_slot[rank].back();
+    if (number == kNoRow) continue;
+    const PhaseRow& row = run.ranks[rank].rows[number];
+    if ((row.flags & kFlagWaited) != 0) continue;
+    if (const auto wait = wait_ns(row)) table->unpolled_waits_ns[rank].add(*wait);
+  }
+}
+
 }  // namespace
 
 ReplayTable match_replays(const Run& run, int case_index) {
   ReplayTable table;
   table.row_of_slot.resize(run.ranks.size());
+  table.unpolled_waits_ns.resize(run.ranks.size());
   std::vector<Cursor> cursors;
   cursors.reserve(run.ranks.size());
   std::size_t longest = 0;
@@ -149,7 +162,11 @@ ReplayTable match_replays(const Run& run, int case_index) {
       cursor.advance();
     }
     table.phase_mismatch += mismatch ? 1 : 0;
-    table.excluded += (flags & ReplayTable::kExcluded) != 0 ? 1 : 0;
+    if ((flags & ReplayTable::kExcluded) != 0) {
+      ++table.excluded;
+    } else {
+      add_unpolled_waits(run, &table);
+    }
     table.flags.push_back(static_cast<std::uint8_t>(flags));
     table.phase.push_back(static_cast<std::uint8_t>(phase));
     table.earliest_launch_ns.push_back(all_launched ? earliest : kAbsent);

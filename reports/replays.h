@@ -8,6 +8,7 @@
 
 #include "reports/column.h"
 #include "reports/run_reader.h"
+#include "reports/value_counts.h"
 
 namespace tpjitter {
 
@@ -33,6 +34,8 @@ struct ReplayTable {
   // [slot] the first and last entry into the graph launch; kAbsent unless every rank launched, and
   // with one rank
   Column earliest_launch_ns, latest_launch_ns;
+  // [rank] waits of the rows that found the last flag already there, without those left out
+  std::vector<ValueCounts> unpolled_waits_ns;
   std::uint64_t duplicates = 0;      // rows left out: their ordinals had been seen
   std::uint64_t missing = 0;         // (rank, slot) pairs without a row
   std::uint64_t phase_mismatch = 0;  // slots in which ranks disagree on the phase

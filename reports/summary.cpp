@@ -264,19 +264,29 @@ AnalysedCase analyse_case(const Run& run, const RunCase& c, const RunClocks& clo
   const ReplayTable table = checked_table(run, c, all_ranks, &out.problems);
   out.empty = table.slots() == 0;
   const Floors floors = compute_floors(run, c.index, table);
+  const OwnExchanges own = own_exchanges(run, table, clocks);
+  const CaseClocks comparable = case_clocks(clocks, own);
   OutlierFinder finder(run, table);
   std::optional<CaseDetailBuilder> detail;
   if (with_detail) detail.emplace(run, table);
-  const CaseMetrics metrics = compute_metrics(
-      run, table, floors, [&](std::optional<std::size_t> rank, const MetricColumns& columns) {
-        if (rank) finder.see_steps(*rank, columns[metric_index("step_ns")]);
-        if (detail) (*detail)(rank, columns);
-      });
-  if (detail) out.detail = detail->finish();
-  const OwnExchanges own = own_exchanges(run, table, clocks);
-  const CaseClocks comparable = case_clocks(clocks, own);
-  const Attribution attribution = attribute(
-      run, c, table, floors, [&](const ReplayLateness& r) { finder.see(r); }, comparable);
+  MetricsPass pass(run, table, floors, [&](const ColumnPiece& piece) {
+    if (piece.rank) {
+      finder.see_steps(*piece.rank, piece.begin, piece.columns[metric_index("step_ns")]);
+    }
+    if (detail) detail->see(piece);
+  });
+  // The attribution goes through the replays one after the other: it begins first.
+  Attribution attribution;
+  parallel_for(1 + pass.parts(), table.slots(), [&](std::size_t part) {
+    if (part > 0) {
+      pass.run_part(part - 1);
+      return;
+    }
+    attribution = attribute(
+        run, c, table, floors, [&](const ReplayLateness& r) { finder.see(r); }, comparable);
+  });
+  const CaseMetrics metrics = pass.finish();
+  if (detail) out.detail = detail->finish(metrics);
   out.document =
       case_json(c, table, metrics, attribution,
                 outliers_json(finder.finish(attribution, median_step(metrics)), run, table));

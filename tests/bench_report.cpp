@@ -120,12 +120,13 @@ Result measure_apart(const std::filesystem::path& directory, const std::string& 
   return result;
 }
 
-void generate(const std::filesystem::path& directory, std::int64_t rows, int ranks, int cases) {
+void generate(const std::filesystem::path& directory, std::int64_t rows, int ranks, int cases,
+              std::int64_t noise_ns) {
   GeneratorConfig config;
   config.world_size = ranks;
   config.launches = 4;
   config.block_steps = 200;
-  config.noise_ns = 2'000;
+  config.noise_ns = noise_ns;
   config.cases.clear();
   for (int i = 0; i < cases; ++i) {
     GeneratedCase one;
@@ -142,7 +143,7 @@ void generate(const std::filesystem::path& directory, std::int64_t rows, int ran
 }
 
 int bench(int argc, char** argv) {
-  std::int64_t rows = 10'000'000;
+  std::int64_t rows = 10'000'000, noise_ns = 2'000;
   int ranks = 2, cases = 3;
   std::filesystem::path directory =
       std::filesystem::temp_directory_path() / "tpjitter_bench_report";
@@ -152,22 +153,25 @@ int bench(int argc, char** argv) {
   app.add_option("--rows", rows, "Phase rows of all ranks together")->capture_default_str();
   app.add_option("--ranks", ranks)->capture_default_str();
   app.add_option("--cases", cases)->capture_default_str();
+  app.add_option("--noise-ns", noise_ns, "What each stage takes more, at most, at random")
+      ->capture_default_str();
   app.add_option("--dir", directory, "Where the record is kept")->capture_default_str();
   app.add_option("--formats", formats)->delimiter(',')->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  const auto record = directory / fmt::format("{}x{}x{}", rows, ranks, cases);
+  const auto record = directory / fmt::format("{}x{}x{}x{}", rows, ranks, cases, noise_ns);
   if (!std::filesystem::exists(record / "run.json")) {
     std::cout << "making " << record.string() << "\n";
     if (const pid_t child = fork(); child == 0) {
-      generate(record, rows, ranks, cases);
+      generate(record, rows, ranks, cases, noise_ns);
       _exit(0);
     } else {
       waitpid(child, nullptr, 0);
     }
   }
   measure_apart(record, formats.front());
-  std::cout << fmt::format("{} rows, {} ranks, {} cases, {} cores; files in the page cache\n", rows,
-                           ranks, cases, std::thread::hardware_concurrency());
+  std::cout << fmt::format(
+      "{} rows, {} ranks, {} cases, {} ns of noise a stage, {} cores; files in the page cache\n",
+      rows, ranks, cases, noise_ns, std::thread::hardware_concurrency());
   std::cout << "format        time s   CPU s   anonymous MiB   output MB   MB/s\n";
   for (const std::string& format : formats) {
     const Result r = measure_apart(record, format);
@@ -179,7 +183,7 @@ int bench(int argc, char** argv) {
   std::cout
       << "Exact, whatever the size: n, every quantile (nearest rank), min, max, jitter, shares,\n"
          "and the points of the curves, which are at most 200 of each. Means are sums in\n"
-         "integers divided once; means of stages and of heat map cells are sums of doubles.\n";
+         "integers divided once; means of stages are sums of doubles.\n";
   return 0;
 }
 

@@ -67,6 +67,25 @@ class Generator {
     return ns - ns % config_.gpu_tick_ns;
   }
 
+  // Which rebuild it is of, without any times.
+  PhaseRow empty_row(int launch, int repetition, int case_index, int step,
+                     const Rebuild& rebuild) const {
+    PhaseRow row{};
+    row.sequence = sequence_ + 1;
+    row.launch = launch;
+    row.case_index = case_index;
+    row.repetition = repetition;
+    row.step = step;
+    row.phase = static_cast<std::int32_t>(rebuild.phase);
+    row.graph = rebuild.graph;
+    row.first_all_reduce_last_peer = -1;
+    if (!rebuild.launches) row.flags |= kFlagNoLaunch;
+    if (step == 0) row.flags |= kFlagFirstAfterWarmup;
+    if (step % config_.block_steps == 0) row.flags |= kFlagFirstOfBlock;
+    if (config_.backend == "host") row.flags |= kFlagModelledDevice;
+    return row;
+  }
+
   void add_step(int launch, int repetition, int case_index, int step) {
     const GeneratedCase& c = config_.cases[static_cast<std::size_t>(case_index)];
     const int world = config_.world_size;
@@ -76,7 +95,8 @@ class Generator {
     bool first = true;
     int launched = 0;  // graphs of this step
     for (const Rebuild& rebuild : rebuilds_of(c)) {
-      std::vector<PhaseRow> rows(static_cast<std::size_t>(world));
+      std::vector<PhaseRow> rows(static_cast<std::size_t>(world),
+                                 empty_row(launch, repetition, case_index, step, rebuild));
       std::vector<std::int64_t> own(rows.size());
       for (int rank = 0; rank < world; ++rank) {
         const auto r = static_cast<std::size_t>(rank);
@@ -91,18 +111,6 @@ class Generator {
         };
         const auto delay = [&](LateStage stage) { return noise() + late(stage); };
         PhaseRow& row = rows[r];
-        row.sequence = sequence_ + 1;
-        row.launch = launch;
-        row.case_index = case_index;
-        row.repetition = repetition;
-        row.step = step;
-        row.phase = static_cast<std::int32_t>(rebuild.phase);
-        row.graph = rebuild.graph;
-        row.first_all_reduce_last_peer = -1;
-        if (!rebuild.launches) row.flags |= kFlagNoLaunch;
-        if (step == 0) row.flags |= kFlagFirstAfterWarmup;
-        if (step % config_.block_steps == 0) row.flags |= kFlagFirstOfBlock;
-        if (config_.backend == "host") row.flags |= kFlagModelledDevice;
         if (first) {
           accept_begin_ = begin - 40'000;
           host[r] += delay(LateStage::kCoupling);

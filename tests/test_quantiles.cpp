@@ -4,9 +4,11 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "reports/quantiles.h"
+#include "reports/value_counts.h"
 
 namespace tpjitter {
 namespace {
@@ -16,6 +18,12 @@ std::vector<std::int64_t> one_to(std::int64_t n) {
   std::iota(values.begin(), values.end(), 1);
   std::shuffle(values.begin(), values.end(), std::mt19937(7));
   return values;
+}
+
+ValueCounts counted(std::span<const std::int64_t> column) {
+  ValueCounts counts;
+  counts.add_column(column);
+  return counts;
 }
 
 TEST(Quantiles, NearestRankOfLiteralValues) {
@@ -136,7 +144,7 @@ TEST(Quantiles, ManySamplesGiveTheSameAsSortingThem) {
       column.push_back(inputs[input][i]);
       if (i % 2 == 1) column.push_back(kAbsent);
     }
-    for (const Distribution& d : {describe(shuffled), describe_column(column)}) {
+    for (const Distribution& d : {describe(shuffled), counted(column).distribution()}) {
       EXPECT_EQ(d.n, kMany);
       EXPECT_EQ(d.p50, sorted[(kMany * 500 + 999) / 1000 - 1]);
       EXPECT_EQ(d.p90, sorted[(kMany * 900 + 999) / 1000 - 1]);
@@ -154,17 +162,50 @@ TEST(Quantiles, ManySamplesGiveTheSameAsSortingThem) {
 }
 
 TEST(Quantiles, AColumnOfFewOrNoValuesIsDescribedToo) {
-  EXPECT_EQ(describe_column({}).n, 0u);
+  EXPECT_EQ(counted({}).distribution().n, 0u);
   const std::vector<std::int64_t> absent(50'000, kAbsent);
-  EXPECT_EQ(describe_column(absent).n, 0u);
-  EXPECT_EQ(describe_column(absent).max, std::nullopt);
+  EXPECT_EQ(counted(absent).distribution().n, 0u);
+  EXPECT_EQ(counted(absent).distribution().max, std::nullopt);
   std::vector<std::int64_t> few = absent;
   for (std::int64_t i = 0; i < 40; ++i) few[static_cast<std::size_t>(i) * 1000] = i;
-  const Distribution d = describe_column(few);
+  const Distribution d = counted(few).distribution();
   EXPECT_EQ(d.n, 40u);
   EXPECT_EQ(d.p50, 19);
   EXPECT_EQ(d.p90, std::nullopt);
   EXPECT_EQ(d.max, 39);
+}
+
+// Parts of a case are counted apart and added up; close values have pages by then, others have not.
+TEST(ValueCounts, AddedUpAndShiftedTheyAreThoseOfAllValues) {
+  std::mt19937_64 random(5);
+  ValueCounts sum;
+  std::vector<std::int64_t> values;
+  for (const std::int64_t spread : {3'000, 40, 5'000'000, 100'000}) {
+    ValueCounts part;
+    for (int i = 0; i < 20'000; ++i) {
+      const auto value = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(spread));
+      part.add(value - 1'000);
+      values.push_back(value - 1'000 - 77);
+    }
+    sum.add(part, 77);
+  }
+  const Distribution expected = describe(values), d = sum.distribution();
+  std::sort(values.begin(), values.end());
+  for (const Distribution& one : {expected, d}) {
+    EXPECT_EQ(one.n, values.size());
+    EXPECT_EQ(one.p50, values[39'999]);
+    EXPECT_EQ(one.p90, values[71'999]);
+    EXPECT_EQ(one.p99, values[79'199]);
+    EXPECT_EQ(one.p999, values[79'919]);
+    EXPECT_EQ(one.min, values.front());
+    EXPECT_EQ(one.max, values.back());
+  }
+  EXPECT_EQ(d.negative, expected.negative);
+  EXPECT_EQ(d.mean, expected.mean);
+  for (const int permille : {1, 333, 500, 1000}) {
+    EXPECT_EQ(sum.nearest_rank(permille), nearest_rank(values, permille));
+  }
+  EXPECT_EQ(ValueCounts().nearest_rank(kP50), std::nullopt);
 }
 
 }  // namespace

@@ -225,7 +225,12 @@ TEST(MedianInterval, HoldsTheMedianAsOftenAsItSays) {
 
 TEST(CumulativePoints, AreAtMostTwoHundredAndEndAtTheLargest) {
   std::vector<std::int64_t> values = {kAbsent, -5, 0, 1, 1, 7};
-  const auto points = cumulative_points(values);
+  const auto points_of = [](const std::vector<std::int64_t>& column) {
+    ValueCounts counts;
+    counts.add_column(column);
+    return counts.cumulative_points();
+  };
+  const auto points = points_of(values);
   EXPECT_EQ(points.front().value_ns, 0);
   EXPECT_EQ(points.front().count, 2u);
   EXPECT_EQ(points.back().value_ns, 7);
@@ -235,7 +240,7 @@ TEST(CumulativePoints, AreAtMostTwoHundredAndEndAtTheLargest) {
     for (int i = 0; i < 16; ++i) values.push_back(v + v / 16 * i);
   }
   values.push_back(INT64_MAX);
-  const auto many = cumulative_points(values);
+  const auto many = points_of(values);
   EXPECT_LE(many.size(), kMaxCumulativePoints);
   EXPECT_EQ(many.back().value_ns, INT64_MAX);
   for (const CumulativePoint& p : many) {
