@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <variant>
 
 #include "harness/contract/error.h"
 #include "harness/contract/metadata_paths.h"
@@ -93,7 +94,8 @@ bool differs(const ScenarioField& field, const std::vector<Scenario::Case>& case
 }
 
 bool has_overhead(const Scenario::Case& c) {
-  return c.config.op_overhead_ns != OpOverhead(std::int64_t{0});
+  const auto* ns = std::get_if<std::int64_t>(&c.config.op_overhead_ns);  // else a profile
+  return ns == nullptr || *ns != 0;
 }
 
 std::string names_of(const std::vector<std::string>& names) {
