@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/contract/error.h"
 #include "harness/output_file.h"
 #include "harness/subcommands.h"
 #include "reports/report.h"
@@ -37,6 +38,10 @@ int report_command(const ReportRequest& request) {
   const int exit_code = report(request.runs, request.format, text, request.options);
   write_output_file(output, text.str(), "-o");
   if (beside) std::cout << output.string() << std::endl;
+  if (exit_code == kExitRunFailed) {
+    std::cerr << "tpjitter: the record is incomplete or damaged: " << output.string()
+              << " says what and where\n";
+  }
   return exit_code;
 }
 

@@ -4,12 +4,44 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
+#include <optional>
+#include <string_view>
 
 #include "harness/contract/error.h"
 
 namespace tpjitter {
+namespace {
+
+// /dev/stdout, /dev/fd/3 and the like: the descriptor. By its name the file behind it would be
+// opened anew, and lose what stands before and behind.
+std::optional<int> descriptor_of(const std::string& path) {
+  if (path == "/dev/stdout") return STDOUT_FILENO;
+  if (path == "/dev/stderr") return STDERR_FILENO;
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    if (!path.starts_with(folder)) continue;
+    int number = 0;
+    const char* begin = path.data() + folder.size();
+    const char* end = path.data() + path.size();
+    if (std::from_chars(begin, end, number).ptr == end && begin != end) return number;
+  }
+  return std::nullopt;
+}
+
+// Returns errno; 0: all is written.
+int write_to(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t done = write(descriptor, text.data(), text.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) return errno;
+    text.remove_prefix(static_cast<std::size_t>(done));
+  }
+  return 0;
+}
+
+}  // namespace
 
 void write_output_file(const std::filesystem::path& path, const std::string& text,
                        const std::string& flag) {
@@ -21,12 +53,16 @@ void write_output_file(const std::filesystem::path& path, const std::string& tex
     throw ConfigError(
         fmt::format("{} {}: is a file of a run directory; name another", flag, path.string()));
   }
-  std::error_code error;
-  const std::filesystem::path target =
-      std::filesystem::is_symlink(path, error) ? std::filesystem::canonical(path, error) : path;
   const auto fail = [&](const std::string& why) {
     return ConfigError(fmt::format("{} {}: cannot be written: {}", flag, path.string(), why));
   };
+  if (const auto descriptor = descriptor_of(path.string())) {
+    if (const int problem = write_to(*descriptor, text)) throw fail(std::strerror(problem));
+    return;
+  }
+  std::error_code error;
+  const std::filesystem::path target =
+      std::filesystem::is_symlink(path, error) ? std::filesystem::canonical(path, error) : path;
   if (target.empty()) throw fail(error.message());
   // A device or a pipe is written to and never replaced.
   const bool straight =

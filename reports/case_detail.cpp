@@ -193,6 +193,7 @@ void CaseDetailBuilder::see(const ColumnPiece& piece) {
     return;
   }
   for (std::size_t m = 0; m < kNumMetrics; ++m) {
+    if (piece.columns[m].empty()) continue;  // no maximum is kept of it
     std::copy(piece.columns[m].begin(), piece.columns[m].end(),
               maxima_[m].begin() + static_cast<std::ptrdiff_t>(piece.begin));
   }

@@ -11,6 +11,7 @@
 #include "harness/contract/scenario_fields.h"
 #include "reports/run_clocks.h"
 #include "reports/run_reader.h"
+#include "reports/summary_checks.h"
 
 namespace tpjitter {
 namespace {
@@ -259,7 +260,9 @@ LaunchSet read_launches(const std::filesystem::path& run_directory) {
     set.incomplete.push_back(fmt::format("{}: status {}: {}", source, run.info.status,
                                          run.info.status_reason.value_or("no reason given")));
   }
-  for (const RunWarning& problem : run.problems) {
+  std::vector<RunWarning> problems = run.problems;
+  for (const RunCase& run_case : run.info.cases) check_metadata(run_case, &problems);
+  for (const RunWarning& problem : problems) {
     set.incomplete.push_back(fmt::format("{}: {}", source, problem.text));
   }
 

@@ -131,6 +131,7 @@ class MetricsPass {
   class Part;
 
   Counts no_counts() const;
+  void add_up();  // the counts of all parts
   RankMetrics rank_metrics(std::size_t rank);
   std::array<MetricResult, kNumMetrics> case_level(const MetricCounts& counts,
                                                    const MetricEvidence& evidence) const;
@@ -142,7 +143,8 @@ class MetricsPass {
   std::array<bool, kNumPhases> has_phase_{};
   std::vector<std::size_t> part_begin_;  // first slots, of steps, and the end
   std::mutex mutex_;
-  Counts counts_;  // of the parts that have ended; under mutex_
+  std::vector<Counts> spare_;  // of parts that have ended; under mutex_
+  Counts counts_;              // of all parts
 };
 
 // Whole columns: each rank's in turn, then the maxima.

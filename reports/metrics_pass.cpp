@@ -14,19 +14,19 @@ void add_counts(const MetricCounts& counts, MetricCounts* sum) {
   for (std::size_t m = 0; m < kNumMetrics; ++m) (*sum)[m].add(counts[m]);
 }
 
-constexpr std::size_t kPieceSlots = 4096;     // a piece's columns stay in the cache
-constexpr std::size_t kPartSlots = 1u << 18;  // enough to make its counters and add them up
+constexpr std::size_t kPieceSlots = 4096;    // a piece's columns stay in the cache
+constexpr std::size_t kPartRows = 1u << 19;  // enough to look back for and to share out
 
 }  // namespace
 
 // The slots of one part, from its first piece to its last.
 class MetricsPass::Part {
  public:
-  explicit Part(const MetricsPass& pass)
+  Part(const MetricsPass& pass, Counts counts)
       : pass_(pass),
         table_(pass.table_),
         filler_(pass.run_, pass.table_, pass.floors_),
-        counts_(pass.no_counts()),
+        counts_(std::move(counts)),
         last_(pass.run_.ranks.size()) {}
 
   Counts run(std::size_t begin, std::size_t end) {
@@ -137,10 +137,11 @@ MetricsPass::MetricsPass(const Run& run, const ReplayTable& table, const Floors&
                          PieceObserver observer)
     : run_(run), table_(table), floors_(floors), observer_(std::move(observer)) {
   for (const std::uint8_t phase : table.phase) has_phase_[phase] = true;
-  counts_ = no_counts();
   for (std::size_t slot = 0; slot < table.slots(); ++slot) {
     if (!table.has(slot, ReplayTable::kFirstOfStep)) continue;
-    if (part_begin_.empty() || slot - part_begin_.back() >= kPartSlots) part_begin_.push_back(slot);
+    if (part_begin_.empty() || (slot - part_begin_.back()) * run.ranks.size() >= kPartRows) {
+      part_begin_.push_back(slot);
+    }
   }
   part_begin_.push_back(table.slots());
 }
@@ -154,20 +155,42 @@ MetricsPass::Counts MetricsPass::no_counts() const {
   return counts;
 }
 
+// Counts go on from an earlier part, whose counters are there: as many as ever ran at once.
 void MetricsPass::run_part(std::size_t part) {
-  const Counts counts = Part(*this).run(part_begin_[part], part_begin_[part + 1]);
+  Counts counts;
+  {
+    const std::lock_guard lock(mutex_);
+    if (spare_.empty()) {
+      counts = no_counts();
+    } else {
+      counts = std::move(spare_.back());
+      spare_.pop_back();
+    }
+  }
+  counts = Part(*this, std::move(counts)).run(part_begin_[part], part_begin_[part + 1]);
   const std::lock_guard lock(mutex_);
-  for (std::size_t rank = 0; rank < counts.ranks.size(); ++rank) {
-    add_counts(counts.ranks[rank].values, &counts_.ranks[rank].values);
-    add_counts(counts.ranks[rank].differences, &counts_.ranks[rank].differences);
-    counts_.ranks[rank].evidence.add(counts.ranks[rank].evidence);
+  spare_.push_back(std::move(counts));
+}
+
+void MetricsPass::add_up() {
+  counts_ = spare_.empty() ? no_counts() : std::move(spare_.front());
+  for (std::size_t i = 1; i < spare_.size(); ++i) {
+    Counts& counts = spare_[i];
+    for (std::size_t rank = 0; rank < counts.ranks.size(); ++rank) {
+      add_counts(counts.ranks[rank].values, &counts_.ranks[rank].values);
+      add_counts(counts.ranks[rank].differences, &counts_.ranks[rank].differences);
+      counts_.ranks[rank].evidence.add(counts.ranks[rank].evidence);
+    }
+    for (std::size_t phase = 0; phase < kNumPhases; ++phase) {
+      if (counts.maxima[phase]) add_counts(*counts.maxima[phase], &*counts_.maxima[phase]);
+    }
+    counts = {};
   }
-  for (std::size_t phase = 0; phase < kNumPhases; ++phase) {
-    if (counts.maxima[phase]) add_counts(*counts.maxima[phase], &*counts_.maxima[phase]);
-  }
+  spare_.clear();
 }
 
 CaseMetrics MetricsPass::finish() {
+  add_up();
   CaseMetrics result;
   MetricEvidence all;
   for (std::size_t rank = 0; rank < counts_.ranks.size(); ++rank) {

@@ -77,10 +77,6 @@ bool first_row_is_modelled(const RankRows& rank) {
 
 std::vector<std::string> proofs_of_gpus(const RunInfo& info) {
   std::vector<std::string> proofs;
-  if (const Json* gpus = filled_list(info.environment, "gpus")) {
-    proofs.push_back(
-        fmt::format("environment.gpus lists {} GPU{}", gpus->size(), gpus->size() == 1 ? "" : "s"));
-  }
   const auto rank = std::find_if(info.ranks.begin(), info.ranks.end(),
                                  [](const RunRank& r) { return r.uuid.starts_with("GPU-"); });
   if (rank != info.ranks.end()) {

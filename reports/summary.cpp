@@ -277,7 +277,7 @@ AnalysedCase analyse_case(const Run& run, const RunCase& c, const RunClocks& clo
   });
   // The attribution goes through the replays one after the other: it begins first.
   Attribution attribution;
-  parallel_for(1 + pass.parts(), table.slots(), [&](std::size_t part) {
+  parallel_for(1 + pass.parts(), table.slots() * run.ranks.size(), [&](std::size_t part) {
     if (part > 0) {
       pass.run_part(part - 1);
       return;

@@ -299,7 +299,7 @@ std::string injected_line(const Json& summary_case) {
   }
   const auto victim = injected["victim"].get<std::size_t>();
   const auto own = number_or_none(summary_case["ranks"][victim]["laggard_share"]);
-  if (own && *own > 0 && *own >= most) line += "; that is the lateness";
+  if (own && *own > 0 && *own >= most) line += "; no rank is last more often";
   return line;
 }
 

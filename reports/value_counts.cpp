@@ -77,9 +77,7 @@ struct ValueCounts::Buckets {
 };
 
 std::uint32_t* ValueCounts::new_page(std::int64_t key) {
-  // It takes as much memory as half as many values.
-  wide_ = pages_.size() == kMaxPages && kept_alone_ > kManyAlone;
-  if (pages_.size() >= std::min(kMaxPages, kFreePages + kept_alone_ / (kPageValues / 2))) {
+  if (pages_.size() >= std::min(kMaxPages, kept_alone_ / kAlonePerPage)) {
     return nullptr;
   }
   if (2 * (pages_.size() + 1) > entries_.size()) {
@@ -125,14 +123,16 @@ void ValueCounts::for_each(const See& see) const {
 void ValueCounts::add(const ValueCounts& other, std::int64_t shift) {
   other.for_each_in_pages([&](std::int64_t value, std::uint32_t count) {
     value = difference_ns(value, shift);
-    if (std::uint32_t* counter = counter_of(value)) {
-      *counter += count;
-    } else {
-      for (std::uint32_t i = 0; i < count; ++i) keep_alone(value);
+    for (; count > 0; --count) {  // kept alone until they have paid for a page
+      if (std::uint32_t* counter = counter_of(value)) {
+        *counter += count;
+        break;
+      }
+      keep_alone(value);
     }
   });
-  for (const std::int32_t value : other.alone_) keep_alone(difference_ns(value, shift));
-  for (const std::int64_t value : other.far_) keep_alone(difference_ns(value, shift));
+  for (const std::int32_t value : other.alone_) add(difference_ns(value, shift));
+  for (const std::int64_t value : other.far_) add(difference_ns(value, shift));
 }
 
 std::uint64_t ValueCounts::size() const {

@@ -69,9 +69,9 @@ class ValueCounts {
   static constexpr int kPageBits = 10;
   static constexpr std::size_t kPageValues = std::size_t{1} << kPageBits;
 
-  // Pages beyond the free ones are paid for by values that are kept alone. Where values lie so far
-  // apart that many remain alone with all pages taken, keeping them is faster than counting.
-  static constexpr std::size_t kFreePages = 32, kMaxPages = 1024, kManyAlone = 1u << 14;
+  // A page for so many values that were kept alone: few values take little memory.
+  static constexpr std::size_t kAlonePerPage = 128;
+  static constexpr std::size_t kMaxPages = 1024;
 
   struct Entry {
     std::int64_t key = 0;
@@ -90,7 +90,7 @@ class ValueCounts {
   }
   // Null: the value stands alone.
   std::uint32_t* counter_of(std::int64_t value) {
-    std::uint32_t* page = wide_ ? nullptr : page_of(value >> kPageBits);
+    std::uint32_t* page = page_of(value >> kPageBits);
     return page == nullptr ? nullptr : page + place_in_page(value);
   }
   std::uint32_t* page_of(std::int64_t key) {
@@ -124,7 +124,6 @@ class ValueCounts {
   std::vector<std::int32_t> alone_;
   std::vector<std::int64_t> far_;  // alone, and beyond 32 bits
   std::size_t kept_alone_ = 0;     // ever, also those that have a page by now
-  bool wide_ = false;              // what comes is kept alone
 };
 
 }  // namespace tpjitter

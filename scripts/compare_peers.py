@@ -221,7 +221,7 @@ def markdown(document):
     lines = ["# tpjitter beside its peers", "",
              f"{m['gpus']} x {m['gpu']}, driver {m['driver']}, CUDA {m['cuda']}, PyTorch "
              f"{m['pytorch']}, Triton {m['triton']} ({m['triton_kernel']}), {m['date']}, revision "
-             f"{m['git_revision']}. Made by `scripts/compare_peers.py`.", "",
+             f"{m['git_revision'] or 'unknown'}. Made by `scripts/compare_peers.py`.", "",
              "Medians, us, taken in turn in one run. Ratio: ours to the peer's; a target is the "
              "largest ratio. Absolute times hold for that machine.", ""]
     for what in dict.fromkeys(row["what"] for row in document["rows"]):

@@ -150,7 +150,9 @@ int bench(int argc, char** argv) {
   std::vector<std::string> formats = {"text", "md",          "json",    "html",
                                       "csv",  "csv-replays", "perfetto"};
   CLI::App app("Time and memory of reports over a large generated record");
-  app.add_option("--rows", rows, "Phase rows of all ranks together")->capture_default_str();
+  app.add_option("--rows", rows, "Phase rows of all ranks together")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--ranks", ranks)->capture_default_str();
   app.add_option("--cases", cases)->capture_default_str();
   app.add_option("--noise-ns", noise_ns, "What each stage takes more, at most, at random")

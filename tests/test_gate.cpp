@@ -75,6 +75,22 @@ TEST_F(GateTest, AnIncompleteContenderIsNeverJudged) {
   EXPECT_THAT(result.headline, HasSubstr("rank 1 died"));
 }
 
+TEST_F(GateTest, AContenderThatReadWrongMetadataIsNeverJudged) {
+  for (const bool before_timing : {true, false}) {
+    GeneratedRun run = generate_run(config(2));
+    RunCase& first = run.info.cases.front();
+    const std::string name = first.name;
+    if (before_timing) {
+      first.bit_equal = false;
+    } else {
+      first.checksum_failures = 7;
+    }
+    const GateResult result = gate(side(config(1)), read_launches(record(std::move(run))));
+    EXPECT_EQ(result.exit_code, kExitRunFailed);
+    EXPECT_THAT(result.headline, HasSubstr(name));
+  }
+}
+
 TEST_F(GateTest, NoRowsMeansNothingMeasured) {
   GeneratedRun run = generate_run(config(2));
   for (auto& rows : run.rows) rows.clear();

@@ -101,7 +101,7 @@ TEST(RecordConsistency, ARecordOfGpusThatSaysHostIsNamedAndItsClocksAreNotOne) {
   const std::filesystem::path copy = edited(kRecords / "h200_x2_smoke", "host");
   const auto run = read_run(copy);
   const std::string text = contradiction(run);
-  EXPECT_THAT(text, HasSubstr("run.json says backend host, but environment.gpus lists 2 GPUs; rank "
+  EXPECT_THAT(text, HasSubstr("run.json says backend host, but rank "
                               "0 ran on GPU-"));
   // Its figures across GPUs are null, as they are in the record as it was made.
   const Json summary = summarize(run).document;

@@ -94,7 +94,7 @@ TEST(ReportSentences, InjectedDelaysAreSaidFirstAndTheAdviceIsToLeaveThemOut) {
     for (std::size_t at; (at = text.find("\n  ")) != std::string::npos;) text.replace(at, 3, " ");
     const std::string sentence =
         "38 of 38 replays carry an injected delay of 500.0 us on rank 1 (inject.where "
-        "before_dispatch); that is the lateness";
+        "before_dispatch); no rank is last more often";
     EXPECT_LT(text.find(sentence), text.find("complete")) << text;
     EXPECT_NE(text.find("injected: " + sentence), std::string::npos) << text;
   }

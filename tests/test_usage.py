@@ -1,7 +1,8 @@
 """What wrong usage is told: one line on stderr that names it, exit 2, and nothing is written."""
+import subprocess
 import unittest
 
-from program import ProgramTest, main
+from program import PROGRAM, ProgramTest, main
 
 
 class Usage(ProgramTest):
@@ -48,6 +49,18 @@ class Usage(ProgramTest):
                              "--set", "sampling.steps=5", "--set", "shape.layers=1")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.refused("report", run, "-o", "-", parts=["-o -: names no file"])
+
+    def test_standard_output_by_name_keeps_what_stands_around_it(self):
+        run = self.directory / "D"
+        self.tpjitter("run", self.scenario(), "--out", run, "--quiet", "--case", "fused",
+                      "--set", "sampling.steps=5", "--set", "shape.layers=1")
+        words = f'"{PROGRAM}" report "{run}" --format csv -o /dev/stdout'
+        alone = self.tpjitter("report", run, "--format", "csv").stdout
+        file = self.directory / "f"
+        for command in (f"(echo head; {words}; echo tail) > {file}",
+                        f"(echo head; {words}; echo tail) | cat > {file}"):
+            subprocess.run(["sh", "-c", command], check=True, timeout=60)
+            self.assertEqual(file.read_text(), f"head\n{alone}tail\n", command)
 
 
 if __name__ == "__main__":

@@ -124,17 +124,19 @@ std::vector<std::string> effect_notes(const Scenario& scenario,
     // Without axes there is one case, or a program chose them.
     const bool axis = !scenario.axes.empty() && differs(*find_scenario_field(effect.key), cases);
     if (!axis && !(overhead && std::any_of(cases.begin(), cases.end(), has_overhead))) continue;
-    std::vector<std::string> names;
-    Reason reason;
+    std::vector<std::pair<std::string, std::vector<std::string>>> by_reason;
     for (const Scenario::Case& c : cases) {
       const Reason missing = effect.missing(c.config);
       if (!missing || (overhead && !has_overhead(c))) continue;
-      names.push_back(c.name);
-      if (!reason) reason = missing;
+      auto same = std::find_if(by_reason.begin(), by_reason.end(),
+                               [&](const auto& entry) { return entry.first == *missing; });
+      if (same == by_reason.end()) same = by_reason.insert(same, {*missing, {}});
+      same->second.push_back(c.name);
     }
-    if (names.empty()) continue;
-    notes.push_back(fmt::format("{} changes nothing in case{} {}: {}", effect.key,
-                                names.size() == 1 ? "" : "s", names_of(names), *reason));
+    for (const auto& [reason, names] : by_reason) {
+      notes.push_back(fmt::format("{} changes nothing in case{} {}: {}", effect.key,
+                                  names.size() == 1 ? "" : "s", names_of(names), reason));
+    }
   }
   return notes;
 }

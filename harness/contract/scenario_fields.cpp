@@ -100,7 +100,7 @@ const ScenarioField kFields[] = {
     {"body.fills", "fills_", "", &C::fills, Choices{{"persistent", "baked"}},
      "Counters and scales of the full-attention layers: `persistent` buffers, set up once, or three fill kernels a layer `baked` into every graph."},
     {"body.pdl", "pdl", "", &C::pdl, {},
-     "Programmatic dependent launch of the body's kernels and of our all-reduces, as engines chain theirs."},
+     "Programmatic dependent launch of the body's kernels and of our all-reduces, as engines chain theirs. The floor of their flight is measured without it."},
 
     {"inject.where", "inject_", "", &C::inject_where, Choices{{"none", "before_dispatch", "before_launch", "gpu"}},
      "Where the victim is delayed, to test that the report finds it: its host before a step's first rebuild or first launch, or its GPU behind a gate where all ranks have met, as the first node of the step's first graph."},
