@@ -1,5 +1,5 @@
-// The pass over a case: its parts go through their slots piece by piece, and what they counted is
-// added up when they end.
+// The pass over a case: its parts go through their slots piece by piece and count on where others
+// have ended; at the end the few counts that were in use at once are added up.
 #include <algorithm>
 #include <utility>
 
