@@ -21,8 +21,8 @@
 // The chain from the load to the last store is the time of a small all-reduce, and what stands in it
 // was read off the SASS: addresses are in registers before the wait, the own values are widened
 // before it, the abort word is loaded beside the input, and of the stamp two stores of 16 bytes stand
-// behind the output. One poll in flight a thread: two and four were slower at every size. Figures and what
-// else was tried: reports/examples/all_reduce_h200_x2.md.
+// behind the output. One poll in flight a thread: two and four were slower at every size. Figures
+// and what else was tried: reports/examples/all_reduce_h200_x2.md.
 #include "kernels/all_reduce.cuh"
 
 namespace tpjitter::kernels {
